@@ -1,0 +1,167 @@
+# hvd: one non-recursive Makefile; build/ mirrors the tree.
+#   make [all] | test | bench | lint | fuzz | install | clean | soak
+#   V=1 shows commands; SAN=address,undefined or SAN=thread builds into build-<san>/
+#   PREFIX=/usr/local DESTDIR=  CC=gcc  WITH_HWLOC=auto|yes|no
+
+VERSION := 0.1.0
+ABI := 1
+PREFIX ?= /usr/local
+SAN ?=
+comma := ,
+B := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+CC ?= gcc
+PROTOC_C ?= protoc-c
+WITH_HWLOC ?= auto
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)')
+
+# ---- what the machine has
+need_pkgs := libsodium libprotobuf-c libxxhash libuv popt jansson
+missing := $(foreach p,$(need_pkgs),$(if $(shell pkg-config --exists $(p) 2>/dev/null && echo yes),,$(p)))
+ifneq ($(strip $(missing)),)
+ifeq ($(filter clean help,$(MAKECMDGOALS)),)
+$(error pkg-config does not find: $(missing); run scripts/deps.sh)
+endif
+endif
+has_pkg = $(shell pkg-config --exists $(1) 2>/dev/null && echo yes)
+HAVE_HWLOC := $(if $(filter-out no,$(WITH_HWLOC)),$(call has_pkg,hwloc))
+ifeq ($(strip $(WITH_HWLOC))-$(HAVE_HWLOC),yes-)
+$(error WITH_HWLOC=yes, but pkg-config does not find hwloc; install libhwloc-dev, or use WITH_HWLOC=auto)
+endif
+
+# ---- flags
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
+        -Wundef -Wvla -Wformat=2 $(if $(filter no,$(WERROR)),,-Werror)
+OPT ?= -O2 -g
+HARDEN := -fstack-protector-strong $(if $(SAN),,-D_FORTIFY_SOURCE=2)
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(findstring undefined,$(SAN)),-fno-sanitize-recover=undefined))
+CFLAGS_ALL := -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) $(HARDEN) $(SANFLAGS) -fPIC -pthread \
+        -fvisibility=hidden -I. -Iworker/include -I$(B)/gen \
+        -DHVI_VERSION='"$(VERSION)"' -MMD -MP $(CFLAGS)
+LDFLAGS_ALL := $(SANFLAGS) -pthread -Wl,-z,relro,-z,now $(LDFLAGS)
+LIBS_WORKER := $(shell pkg-config --libs libsodium libprotobuf-c libxxhash 2>/dev/null) -lm -ldl
+LIBS_UV := $(shell pkg-config --libs libuv jansson popt 2>/dev/null) $(if $(HAVE_HWLOC),$(shell pkg-config --libs hwloc))
+LIBS_ALL := $(LIBS_UV) $(LIBS_WORKER)
+
+# ---- sources: every .c of a room; programs' main files are named
+find_c = $(shell find $(1) -name '*.c' 2>/dev/null | LC_ALL=C sort)
+# exactly one of topo_hwloc.c and topo_flat.c
+topo_skip := hvdrun/topo/$(if $(HAVE_HWLOC),topo_flat.c,topo_hwloc.c)
+PROTO_SRC := $(call find_c,proto)
+WORKER_SRC := $(call find_c,worker/core worker/board worker/plane)
+COORD_SRC := $(call find_c,coordinator)
+HVDRUN_SRC := $(filter-out $(topo_skip),$(call find_c,hvdrun))
+MAIN_SRC := coordinator/main.c hvdrun/main.c hvdrun/agent/main.c
+LIB_SRC := $(PROTO_SRC) $(WORKER_SRC)
+ALL_SRC := $(filter-out $(MAIN_SRC),$(PROTO_SRC) $(WORKER_SRC) $(COORD_SRC) $(HVDRUN_SRC))
+EXAMPLE_SRC := $(wildcard worker/examples/*.c)
+obj = $(patsubst %.c,$(B)/%.o,$(1))
+GEN_O := $(B)/gen/proto/msg/hvd.pb-c.o
+
+BINS := $(addprefix $(B)/bin/,hvdrun hvd-agent hvd-coordinator)
+SO := $(B)/lib/libhvd.so
+EXAMPLES := $(patsubst worker/examples/%.c,$(B)/examples/%,$(EXAMPLE_SRC))
+
+all: $(SO) $(B)/lib/pkgconfig/hvd.pc $(BINS) $(EXAMPLES)
+
+# ---- generated: protobuf
+$(B)/gen/proto/msg/hvd.pb-c.c: proto/msg/hvd.proto
+	$(call say,PROTOC,$<)
+	$(Q)mkdir -p $(B)/gen && $(PROTOC_C) --c_out=$(B)/gen $<
+$(B)/gen/proto/msg/hvd.pb-c.h: $(B)/gen/proto/msg/hvd.pb-c.c ;
+$(GEN_O): $(B)/gen/proto/msg/hvd.pb-c.c
+	$(call say,CC,$<)
+	$(Q)$(CC) $(filter-out $(WARN),$(CFLAGS_ALL)) -Wno-conversion -c $< -o $@
+
+$(B)/%.o: %.c | $(B)/gen/proto/msg/hvd.pb-c.h
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D) && $(CC) $(CFLAGS_ALL) $(CFLAGS_FILE) -c $< -o $@
+
+# hot loops: let the compiler vectorize what is written plainly
+$(B)/worker/plane/reduce/%.o: CFLAGS_FILE := -O3
+
+# ---- libraries and programs
+$(SO): $(call obj,$(LIB_SRC)) $(GEN_O) worker/libhvd.map
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) -shared $(LDFLAGS_ALL) -Wl,-soname,libhvd.so.$(ABI) \
+	  -Wl,--version-script=worker/libhvd.map $(if $(SAN),,-Wl,--no-undefined) \
+	  -o $@.$(VERSION) $(filter %.o,$^) $(LIBS_WORKER)
+	$(Q)ln -sf libhvd.so.$(VERSION) $(@D)/libhvd.so.$(ABI) && ln -sf libhvd.so.$(ABI) $@
+
+$(B)/lib/libhvi.a: $(call obj,$(ALL_SRC)) $(GEN_O)
+	$(call say,AR,$@)
+	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcs $@ $^
+
+$(B)/bin/hvdrun: $(B)/hvdrun/main.o $(B)/lib/libhvi.a
+$(B)/bin/hvd-agent: $(B)/hvdrun/agent/main.o $(B)/lib/libhvi.a
+$(B)/bin/hvd-coordinator: $(B)/coordinator/main.o $(B)/lib/libhvi.a
+$(BINS):
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) -pie $(LDFLAGS_ALL) -o $@ $^ -Wl,--as-needed $(LIBS_ALL)
+
+$(B)/lib/pkgconfig/hvd.pc: worker/hvd.pc.in Makefile
+	$(Q)mkdir -p $(@D) && sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
+
+$(B)/examples/%: worker/examples/%.c $(SO)
+	$(call say,CC,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(filter-out -fvisibility=hidden,$(CFLAGS_ALL)) -MF $@.d $< -o $@ \
+	  $(LDFLAGS_ALL) -L$(B)/lib -lhvd -lm -Wl,-rpath,'$$ORIGIN/../lib'
+
+# ---- tests
+UNIT_SRC := $(shell find tests/unit -name 'test_*.c' | LC_ALL=C sort)
+UNIT_SUPPORT := $(wildcard tests/unit/support/*.c)
+UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(UNIT_SRC))
+# Criterion cannot run under TSan: tests/unit/support/plain.h stands in for it
+TESTFLAGS := -Itests/unit/support $(if $(findstring thread,$(SAN)),-DHVI_PLAIN_TESTS) -Wno-conversion -Wno-missing-prototypes -Wno-unused-parameter
+TESTLIBS := $(if $(findstring thread,$(SAN)),,-lcriterion)
+$(B)/tests/unit/%: tests/unit/%.c $(UNIT_SUPPORT) $(B)/lib/libhvi.a
+	$(call say,CC,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(CFLAGS_ALL) $(TESTFLAGS) -MF $@.d $< $(UNIT_SUPPORT) -o $@ \
+	  $(LDFLAGS_ALL) $(B)/lib/libhvi.a $(TESTLIBS) $(LIBS_ALL)
+unit: $(UNIT_BIN)
+test: all
+	scripts/test.sh
+
+# ---- fuzzing: clang's libFuzzer with ASan and UBSan; see tests/fuzz/README.md
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_BIN := $(patsubst tests/fuzz/%.c,build-fuzz/%,$(FUZZ_SRC))
+FUZZ_SECONDS ?= 60
+fuzz-bin: $(FUZZ_BIN)
+fuzz: fuzz-bin
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+FUZZ_LIB_SRC := $(filter-out worker/core/% worker/plane/%,$(ALL_SRC))
+build-fuzz/%: tests/fuzz/%.c $(FUZZ_LIB_SRC) $(B)/gen/proto/msg/hvd.pb-c.c
+	$(call say,FUZZ,$@)
+	$(Q)mkdir -p $(@D) && clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined \
+	  -fno-sanitize-recover=undefined -I. -Iworker/include -I$(B)/gen -DHVI_VERSION='"$(VERSION)"' -w \
+	  -o $@ $< $(FUZZ_LIB_SRC) $(B)/gen/proto/msg/hvd.pb-c.c $(LIBS_ALL) -pthread
+
+# ---- the rest
+bench: all
+	scripts/bench.sh
+lint: $(B)/gen/proto/msg/hvd.pb-c.h
+	scripts/lint.sh
+soak: all
+	scripts/soak.sh
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/hvd \
+	  $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -m755 $(BINS) $(DESTDIR)$(PREFIX)/bin
+	install -m755 $(SO).$(VERSION) $(DESTDIR)$(PREFIX)/lib
+	ln -sf libhvd.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libhvd.so.$(ABI)
+	ln -sf libhvd.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libhvd.so
+	install -m644 worker/include/hvd/hvd.h $(DESTDIR)$(PREFIX)/include/hvd
+	install -m644 $(B)/lib/pkgconfig/hvd.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	$(B)/bin/hvdrun --generate-man > $(DESTDIR)$(PREFIX)/share/man/man1/hvdrun.1
+	$(B)/bin/hvdrun --generate-completion > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/hvdrun
+
+clean:
+	rm -rf build build-*
+help:
+	@sed -n 's/^#   //p' Makefile
+
+.PHONY: all unit test bench lint fuzz fuzz-bin soak install clean help
+.DELETE_ON_ERROR:
+.SECONDARY:
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

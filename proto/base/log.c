@@ -1,0 +1,113 @@
+#include "proto/base/log.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#define MAX_RULES 16
+
+struct rule {
+    char subsystem[24];
+    enum hvi_log_level level;
+};
+
+static struct {
+    const char *program;
+    _Atomic int level; /* of subsystems without a rule of their own */
+    _Atomic int nrules;
+    struct rule rules[MAX_RULES];
+    _Atomic int rank;
+} g = {.program = "hvd", .rank = -1};
+
+static const char *const level_names[] = {"off", "error", "warn", "info", "debug", "trace"};
+
+/* Horovod's words too: warning, fatal. */
+static int parse_level(const char *word, size_t n)
+{
+    for (int i = 0; i <= HVI_LOG_TRACE; i++)
+        if (strlen(level_names[i]) == n && strncasecmp(word, level_names[i], n) == 0)
+            return i;
+    if (n == 7 && strncasecmp(word, "warning", n) == 0)
+        return HVI_LOG_WARN;
+    if (n == 5 && strncasecmp(word, "fatal", n) == 0)
+        return HVI_LOG_ERROR;
+    return -1;
+}
+
+static void parse_item(const char *item, size_t n)
+{
+    const char *colon = memchr(item, ':', n);
+    int level;
+    int i = atomic_load(&g.nrules);
+
+    if (colon == NULL) {
+        level = parse_level(item, n);
+        if (level >= 0)
+            atomic_store(&g.level, level);
+        return;
+    }
+    level = parse_level(colon + 1, n - (size_t)(colon + 1 - item));
+    if (level < 0 || i >= MAX_RULES || (size_t)(colon - item) >= sizeof g.rules[0].subsystem)
+        return;
+    memcpy(g.rules[i].subsystem, item, (size_t)(colon - item));
+    g.rules[i].subsystem[colon - item] = '\0';
+    g.rules[i].level = (enum hvi_log_level)level;
+    atomic_store(&g.nrules, i + 1);
+}
+
+void hvi_log_setup(const char *program, enum hvi_log_level default_level)
+{
+    const char *text = getenv("HVD_LOG");
+
+    if (text == NULL || text[0] == '\0')
+        text = getenv("HOROVOD_LOG_LEVEL");
+    g.program = program;
+    atomic_store(&g.nrules, 0);
+    atomic_store(&g.level, (int)default_level);
+    while (text != NULL && *text != '\0') {
+        size_t n = strcspn(text, ",");
+
+        parse_item(text, n);
+        text += n + (text[n] == ',');
+    }
+}
+
+void hvi_log_set_rank(int rank)
+{
+    atomic_store(&g.rank, rank);
+}
+
+int hvi_log_wants(enum hvi_log_level level, const char *subsystem)
+{
+    int n = atomic_load_explicit(&g.nrules, memory_order_acquire);
+
+    for (int i = 0; i < n; i++)
+        if (strcmp(g.rules[i].subsystem, subsystem) == 0)
+            return (int)level <= (int)g.rules[i].level;
+    return (int)level <= atomic_load_explicit(&g.level, memory_order_relaxed);
+}
+
+void hvi_log_write(enum hvi_log_level level, const char *subsystem, const char *fmt, ...)
+{
+    char line[2048];
+    int rank = atomic_load(&g.rank);
+    int n;
+    va_list ap;
+
+    n = snprintf(line, sizeof line, "%s: %s %s: ", g.program, level_names[level],
+                 subsystem);
+    if (rank >= 0)
+        n += snprintf(line + n, sizeof line - (size_t)n, "rank=%d ", rank);
+    va_start(ap, fmt);
+    n += vsnprintf(line + n, sizeof line - (size_t)n, fmt, ap);
+    va_end(ap);
+    if (n > (int)sizeof line - 2)
+        n = (int)sizeof line - 2;
+    line[n++] = '\n';
+    if (write(STDERR_FILENO, line, (size_t)n) < 0)
+        return; /* nobody left to tell */
+}

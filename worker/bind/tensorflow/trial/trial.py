@@ -1,0 +1,506 @@
+"""Two-process trial of the TensorFlow ops in libhvd_tf_trial.so.
+
+    python trial.py LIBRARY               run every scenario, print a table
+    python trial.py LIBRARY NAME...       run these scenarios
+
+A scenario is a function of this file that both ranks call; a "pool" is the number of
+inter-op threads. The ranks are two processes joined by a socket pair.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+SHARED = ["eager", "function", "retrace", "nested", "while_dependent", "cond",
+          "two_groups", "gather", "constants", "gradient", "gil", "mismatch",
+          "unwaited"]
+ALONE = ["while_independent", "while_free", "separate_same", "separate_opposite",
+         "overlap", "jit", "peer_lost", "async_now", "async_late"]
+TIMEOUT_S = 60
+
+
+# ---- parent ---------------------------------------------------------------------------
+
+
+def run_pair(library, pool, names):
+    """Runs both ranks; returns how they ended and their output."""
+    ends = socket.socketpair()
+    ranks = []
+    for rank, end in enumerate(ends):
+        env = dict(os.environ, TRIAL_RANK=str(rank), TRIAL_FD=str(end.fileno()),
+                   TRIAL_POOL=str(pool), TF_NUM_INTEROP_THREADS=str(pool),
+                   TF_CPP_MIN_LOG_LEVEL="2", PYTHONUNBUFFERED="1")
+        if names == ["async_late"]:
+            env["TRIAL_ASYNC_LATE"] = "1"
+        ranks.append(subprocess.Popen(
+            [sys.executable, __file__, "--rank", library] + names, env=env,
+            pass_fds=[end.fileno()], text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT))
+    for end in ends:
+        end.close()
+    deadline = time.monotonic() + TIMEOUT_S
+    texts, ends = [], []
+    for rank in ranks:
+        try:
+            text, _ = rank.communicate(timeout=max(1, deadline - time.monotonic()))
+            end = f"exit {rank.returncode}"
+            if rank.returncode < 0:
+                end = signal.Signals(-rank.returncode).name
+        except subprocess.TimeoutExpired:
+            rank.kill()
+            text, _ = rank.communicate()
+            end = "no end (killed)"
+        texts.append(text)
+        ends.append(end)
+    return ends, texts
+
+
+def main(library, names):
+    for pool in (2, 1):
+        shared = [n for n in SHARED if n in names]
+        runs = [shared] if shared else []
+        runs += [[n] for n in ALONE if n in names]
+        for run in runs:
+            ends, texts = run_pair(library, pool, run)
+            print(f"== pool {pool}: {' '.join(run)}: rank 0 {ends[0]}, rank 1 {ends[1]}")
+            for rank, text in enumerate(texts):
+                for line in text.strip().splitlines()[-40:]:
+                    print(f"  [{rank}] {line}", flush=True)
+
+
+# ---- one rank -------------------------------------------------------------------------
+
+
+class Rank:
+    def __init__(self, library):
+        import numpy
+        import tensorflow
+        self.np, self.tf = numpy, tensorflow
+        self.rank = int(os.environ["TRIAL_RANK"])
+        self.pool = int(os.environ["TRIAL_POOL"])
+        tensorflow.config.threading.set_inter_op_parallelism_threads(self.pool)
+        tensorflow.config.threading.set_intra_op_parallelism_threads(1)
+        self.ops = tensorflow.load_op_library(library)
+        self.c = ctypes.CDLL(library)
+        self.c.trial_last_result.restype = ctypes.c_void_p
+        self.c.trial_deallocs.restype = ctypes.c_long
+
+    def independent(self, op):
+        """Exempt one op from automatic control dependencies (inside tf.function)."""
+        manager = getattr(self.tf.compat.v1.get_default_graph(),
+                          "experimental_acd_manager", None)
+        if manager is None:
+            return False
+        manager.run_independently(op)
+        return True
+
+    def start(self, x, name, kind=0, free=True):
+        handle = self.ops.hvd_trial_start(x, tensor_name=name, kind=kind)
+        if free and not self.tf.executing_eagerly():
+            assert self.independent(handle.op)
+        return handle
+
+    def wait(self, handles, like):
+        outs = self.ops.hvd_trial_wait_all(handles, Ts=[x.dtype for x in like])
+        if not self.tf.executing_eagerly():
+            for out, x in zip(outs, like):
+                out.set_shape(x.shape)
+        return outs
+
+    def allreduce(self, x, name, free=True):
+        return self.wait([self.start(x, name, free=free)], [x])[0]
+
+    def mark(self, x, name):
+        op = self.ops.hvd_trial_mark(x, tensor_name=name)
+        if not self.tf.executing_eagerly():
+            self.independent(op)
+
+    def notes(self):
+        buf = ctypes.create_string_buffer(1 << 18)
+        self.c.trial_notes(buf, len(buf))
+        lines = [line.split() for line in buf.value.decode().splitlines()]
+        return [(what, name, float(ms)) for what, name, ms in lines]
+
+
+def opposite(r, n):
+    """0 .. n-1 on rank 0, n-1 .. 0 on rank 1."""
+    return range(n) if r.rank == 0 else range(n - 1, -1, -1)
+
+
+def reduce_opposite(r, xs, prefix, free=True):
+    handles = [None] * len(xs)
+    for i in opposite(r, len(xs)):
+        handles[i] = r.start(xs[i], f"{prefix}/{i}", free=free)
+    return r.wait(handles, xs)
+
+
+def check(outs, want):
+    for out, w in zip(outs, want):
+        assert abs(float(out.numpy().ravel()[0]) - w) < 1e-5, (out, w)
+
+
+def eager(r):
+    xs = [r.tf.fill([4, 5], float(i + r.rank)) for i in range(8)]
+    check(reduce_opposite(r, xs, "eager"), [2 * i + 1 for i in range(8)])
+    bad = []
+    try:
+        r.start(r.tf.constant(1.0, dtype=r.tf.float64), "f64")
+    except r.tf.errors.UnimplementedError as e:
+        bad = [e.message.splitlines()[0]]
+    return f"unsupported dtype raises: {bad}"
+
+
+def function(r):
+    for free in (True, False):
+        @r.tf.function
+        def f(xs):
+            return reduce_opposite(r, xs, f"function{free}", free)
+        for _ in range(5):
+            outs = f([r.tf.fill([4, 5], float(i + r.rank)) for i in range(8)])
+            check(outs, [2 * i + 1 for i in range(8)])
+    return "Starts in opposite order on the ranks, with and without run_independently"
+
+
+def retrace(r):
+    @r.tf.function
+    def f(x):
+        return r.allreduce(x, "retrace")
+    if r.rank == 1:  # traces twice more than rank 0
+        f.get_concrete_function(r.tf.TensorSpec([3], r.tf.float32))
+        f.get_concrete_function(r.tf.TensorSpec([7], r.tf.float32))
+    check([f(r.tf.fill([2], 1.0 + r.rank))], [3])
+    return "rank 1 traced three times, rank 0 once"
+
+
+def nested(r):
+    tf = r.tf
+
+    @tf.function
+    def first(x):
+        return r.allreduce(x, "nested/first")
+
+    @tf.function
+    def second(x):
+        return reduce_opposite(r, [x, 2 * x], "nested/second")
+
+    @tf.function
+    def outer(x):
+        a = first(x)
+        b, c = second(x)
+        return a, b, c, r.allreduce(a + b, "nested/outer")
+    for _ in range(5):
+        check(outer(tf.fill([3], 1.0 + r.rank)), [3, 3, 6, 12])
+    return ""
+
+
+def while_dependent(r):
+    tf = r.tf
+
+    @tf.function
+    def f(x):
+        i = tf.constant(0)
+        _, y = tf.while_loop(lambda i, y: i < 10,
+                             lambda i, y: (i + 1, r.allreduce(y, "while/d") / 2.0),
+                             [i, x])
+        return y
+    check([f(tf.fill([3], 1.0 + r.rank))], [1.5])
+    return "every iteration needs the result of the one before"
+
+
+def while_loop_of_slices(r, free):
+    """Iterations that need nothing of one another, all under one name."""
+    tf = r.tf
+
+    @tf.function
+    def f(x):
+        def body(i, acc):
+            y = r.allreduce(x[i], "while/i", free=free)
+            return i + 1, acc.write(i, y)
+        acc = tf.TensorArray(tf.float32, size=50, element_shape=[1000])
+        _, acc = tf.while_loop(lambda i, a: i < 50, body, [tf.constant(0), acc],
+                               parallel_iterations=10)
+        return acc.stack()
+    for _ in range(5):
+        r.notes()
+        y = f(tf.fill([50, 1000], 1.0 + r.rank))
+        check([y], [3])
+    what = [w for w, _, _ in r.notes()]
+    ahead = depth = 0
+    for w in what:
+        depth += (w == "start") - (w == "done")
+        ahead = max(ahead, depth)
+    return f"most in flight at once under one name: {ahead}"
+
+
+def while_independent(r):
+    return while_loop_of_slices(r, free=False)
+
+
+def while_free(r):
+    return while_loop_of_slices(r, free=True)
+
+
+def cond(r):
+    tf = r.tf
+
+    @tf.function
+    def f(x):
+        return tf.cond(x[0] > 0, lambda: r.allreduce(x, "cond"), lambda: x)
+    check([f(tf.fill([3], 1.0 + r.rank))], [3])
+    return ""
+
+
+def two_groups(r):
+    tf = r.tf
+
+    @tf.function
+    def f(x):
+        a = reduce_opposite(r, [x, x + 1, x + 2], "two/a")
+        b = reduce_opposite(r, [x + 3, x + 4, x + 5], "two/b")
+        return a + b
+    for _ in range(20):
+        check(f(tf.fill([3], float(r.rank))), [1, 3, 5, 7, 9, 11])
+    return "two grouped waits in one function, same program order on both ranks"
+
+
+def separate(r, order):
+    """One Start and one WaitAll for each tensor: what a user's loop over allreduce() is."""
+    @r.tf.function
+    def f(xs):
+        outs = [None] * len(xs)
+        for i in order:
+            outs[i] = r.allreduce(xs[i], f"separate/{i}")
+        return outs
+    for _ in range(20):
+        check(f([r.tf.fill([3], float(i + r.rank)) for i in range(8)]),
+              [2 * i + 1 for i in range(8)])
+    return "8 separate allreduces in a function"
+
+
+def separate_same(r):
+    return separate(r, range(8))
+
+
+def separate_opposite(r):
+    return separate(r, opposite(r, 8))
+
+
+def gather(r):
+    tf, np = r.tf, r.np
+
+    @tf.function
+    def f(x):
+        h = r.start(x, "gather", kind=1)
+        return r.ops.hvd_trial_wait_all([h], Ts=[tf.float32])[0]
+    before = r.c.trial_deallocs()
+    for call in (f, f.python_function):
+        y = call(tf.fill([r.rank + 1, 4], float(r.rank)))
+        want = np.array([[0.0] * 4, [1.0] * 4, [1.0] * 4], np.float32)
+        assert np.array_equal(y.numpy(), want), y
+        at = np.asarray(memoryview(y)).__array_interface__["data"][0]
+        assert at == r.c.trial_last_result(), "copied"
+        del y
+    x = reduce_opposite(r, [tf.fill([4], 1.0)], "gather/sum")[0]
+    at = np.asarray(memoryview(x)).__array_interface__["data"][0]
+    assert at == r.c.trial_last_result(), "copied"
+    freed = r.c.trial_deallocs() - before
+    keeps = {o: r.c.trial_newtensor_keeps(o) for o in (0, 64, 32, 16, 8, 4)}
+    return (f"no copy of a library-owned result, {freed} of 2 freed by its deallocator; "
+            f"TF_TensorDefaultAlignment {r.c.trial_tf_alignment()}; "
+            f"TF_NewTensor keeps memory at 128k + offset: {keeps}")
+
+
+def constants(r):
+    tf = r.tf
+
+    @tf.function
+    def f():
+        a = r.allreduce(tf.constant([1.0]), "constants/a")
+        b = r.allreduce(tf.constant([1.0]), "constants/b")
+        return a, b
+    for _ in range(3):
+        r.notes()
+        check(f(), [2, 2])
+        starts = [n for w, n, _ in r.notes() if w == "start"]
+        assert len(starts) == 2, starts
+    return "neither folded nor merged"
+
+
+def gradient(r):
+    tf = r.tf
+
+    @tf.custom_gradient
+    def reduce(x):
+        y = r.allreduce(x, "gradient/forward")
+        return y, lambda dy: r.allreduce(dy, "gradient/backward")
+
+    def f(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(reduce(x) * (1.0 + r.rank))
+        return tape.gradient(y, x)
+    for call in (f, tf.function(f)):
+        check([call(tf.fill([3], 1.0))], [3])
+    return "tf.custom_gradient around Start + WaitAll, eager and tf.function"
+
+
+def gil(r):
+    count, stop = [0], []
+
+    def spin():
+        while not stop:
+            count[0] += 1
+            time.sleep(0.001)
+    thread = threading.Thread(target=spin)
+    thread.start()
+    h = None
+    if r.rank == 0:
+        h = r.start(r.tf.fill([3], 1.0), "gil")
+        before = count[0]
+        r.wait([h], [r.tf.zeros([3])])
+        turns = count[0] - before
+    else:
+        time.sleep(0.5)
+        r.allreduce(r.tf.fill([3], 1.0), "gil")
+        turns = 100
+    stop.append(1)
+    thread.join()
+    assert turns > 50, turns
+    return f"other Python threads ran {turns} turns during an eager wait of 0.5 s"
+
+
+def mismatch(r):
+    tf = r.tf
+    texts = []
+
+    def f(x):
+        return r.allreduce(x, "mismatch")
+    for call in (f, tf.function(f)):
+        try:
+            call(tf.fill([2 + r.rank], 1.0))
+        except tf.errors.AbortedError as e:
+            texts.append((e.message.splitlines()[0], e.experimental_payloads))
+        check([call(tf.fill([2], 1.0))], [2])
+    assert len(texts) == 2
+    assert r.c.trial_live() == 0
+    return f"eager {texts[0]}; function {texts[1]}; next call works"
+
+
+def unwaited(r):
+    """A Start whose WaitAll never runs, because another op of the step failed."""
+    tf = r.tf
+    before = r.c.trial_live()
+
+    @tf.function
+    def f(x):
+        h = r.start(x, "unwaited")
+        with tf.control_dependencies([h, tf.debugging.Assert(x[0] > 99.0, [x])]):
+            return r.wait([h], [x])[0]
+    try:
+        f(tf.fill([3], 1.0))
+    except tf.errors.InvalidArgumentError:
+        pass
+    time.sleep(0.3)
+    return f"handles left behind: {r.c.trial_live() - before}"
+
+
+def overlap(r):
+    """When does each Start run, when is each gradient ready? Times in ms."""
+    tf, layers = r.tf, 6
+    weights = [tf.Variable(tf.random.normal([768, 768]) / 30) for _ in range(layers)]
+    x = tf.random.normal([512, 768])
+    lines = []
+    for label, order, free in (
+            ("program order, ordered by ACD", range(layers), False),
+            ("program order, run_independently", range(layers), True),
+            ("reverse order, ordered by ACD", range(layers - 1, -1, -1), False)):
+        tag = label.replace(" ", "_").replace(",", "")
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                h = x
+                for w in weights:
+                    h = tf.nn.relu(tf.matmul(h, w))
+                loss = tf.reduce_sum(h)
+            grads = tape.gradient(loss, weights)
+            handles = [None] * layers
+            for i in range(layers):
+                r.mark(grads[i], f"{tag}/{i}")
+            for i in order:
+                handles[i] = r.start(grads[i], f"{tag}/{i}", free=free)
+            return r.wait(handles, grads)
+        for _ in range(4):
+            r.notes()
+            step()
+        notes = r.notes()
+        zero = min(ms for _, _, ms in notes)
+
+        def when(what):
+            return [round(ms - zero, 1) for i in range(layers) for w, n, ms in notes
+                    if w == what and n == f"{tag}/{i}"]
+        mark, start, done = when("mark"), when("start"), when("done")
+        before = sum(s < mark[0] for s in start)
+        lines.append(f"{label}: {before} of {layers} Starts before gradient 0 was ready\n"
+                     f"      gradient ready {mark}\n      Start          {start}\n"
+                     f"      complete       {done}\n      wait begins    "
+                     f"{[round(ms - zero, 1) for w, _, ms in notes if w == 'wait']}")
+    return "layer 0 .. 5, layer 0 is the first\n    " + "\n    ".join(lines)
+
+
+def jit(r):
+    @r.tf.function(jit_compile=True)
+    def f(x):
+        return r.allreduce(x, "jit")
+    try:
+        f(r.tf.fill([3], 1.0))
+    except Exception as e:  # the kind and text of the error are the result
+        return f"{type(e).__name__}: {str(e).splitlines()[0][:300]}"
+    return "works"
+
+
+def peer_lost(r):
+    if r.rank == 1:
+        r.allreduce(r.tf.fill([3], 1.0), "peer/first")
+        os._exit(0)
+    r.allreduce(r.tf.fill([3], 1.0), "peer/first")
+    f = r.tf.function(lambda x: r.allreduce(x, "peer/second"))
+    try:
+        f(r.tf.fill([3], 1.0))
+    except r.tf.errors.AbortedError as e:
+        return f"{e.message.splitlines()[0]} {e.experimental_payloads}"
+    return "no error"
+
+
+def async_now(r):
+    r.ops.hvd_trial_async()
+    return f"done lives on the {r.notes()[-1][0]} (of the calling thread)"
+
+
+def async_late(r):
+    f = r.tf.function(r.ops.hvd_trial_async)
+    for _ in range(20):
+        f()
+    return "20 late completions survived"
+
+
+def rank_main(library, names):
+    r = Rank(library)
+    missing = ctypes.c_int()
+    symbols = r.c.trial_symbols(ctypes.byref(missing))
+    print(f"TensorFlow {r.tf.__version__}, {symbols} symbols, {missing.value} missing")
+    for name in names:
+        result = globals()[name](r)
+        print(f"{name}: ok {result}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--rank":
+        rank_main(sys.argv[2], sys.argv[3:])
+    else:
+        main(os.path.abspath(sys.argv[1]), sys.argv[2:] or SHARED + ALONE)

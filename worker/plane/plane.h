@@ -1,0 +1,78 @@
+/**
+ * Data planes: one table of operations per backend. A plane moves and reduces payload for
+ * one sealed group at a time, in the total order. Objects, no globals: P ranks can be P
+ * threads of a test.
+ */
+#ifndef HVI_PLANE_PLANE_H
+#define HVI_PLANE_PLANE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/base/err.h"
+
+/** One tensor of a sealed group on this rank. */
+struct hvi_piece {
+    const void *in;  /* NULL: this rank has joined: take part with the neutral element */
+    void *out;       /* NULL with in == NULL; may equal in */
+    int64_t count;   /* elements of `in` (broadcast, allreduce: equal on every rank) */
+    int64_t row;     /* elements of one row (product of dims[1..]); 1 for vectors */
+    /* gather-like kinds: */
+    const int64_t *splits; /* alltoall: rows for every member, [nmembers]; NULL: even */
+    int64_t *rows;         /* [nmembers], plane writes rows received from every member:
+                            * allgather, alltoall. NULL for other kinds */
+    void *cookie;          /* handed to hvi_group.alloc */
+};
+
+/** One sealed group: pieces of one kind, op, dtype and process set. */
+struct hvi_group {
+    uint64_t seq;       /* place in the order; grows by >= 1 between calls */
+    uint32_t kind;      /* enum hvd_kind: allreduce, allgather, broadcast, alltoall,
+                         * reducescatter, barrier */
+    uint32_t reduce_op; /* enum hvd_reduce_op */
+    uint32_t dtype;     /* enum hvd_dtype */
+    double prescale, postscale; /* 1/size of AVERAGE not yet in postscale */
+    int32_t root;               /* index in members, broadcast */
+    int32_t nmembers;
+    const int32_t *members; /* [nmembers] global ranks, ascending; this rank is one */
+    int32_t me;             /* this rank's index in members */
+    int32_t npieces;
+    struct hvi_piece *pieces; /* [npieces] */
+    /** Gives the output memory of piece `cookie` once its size is known (rows[] is
+     *  filled). Called at most once a piece, only where out == NULL and in != NULL (or the
+     *  kind gathers). NULL return: the group fails with HVD_ENOMEM on this rank only after
+     *  taking part to the end (payload dropped), so that peers do not hang. */
+    void *(*alloc)(void *cookie, const int64_t *rows, int32_t nmembers, int64_t total_rows,
+                   size_t size_bytes);
+};
+
+struct hvi_plane; /* a backend's object begins with `const struct hvi_plane_ops *ops` */
+
+struct hvi_plane_ops {
+    const char *name; /* "shm", "tcp" */
+    /** Begin a group. HVD_EUNSUPPORTED, HVD_EINVAL at once and equally on every member
+     *  (nothing was sent). The group stays borrowed until progress says it is over. */
+    enum hvd_status (*start)(struct hvi_plane *p, const struct hvi_group *group,
+                             struct hvi_err *err);
+    /** Never blocks. HVD_OK: complete, all outputs written. HVD_INPROGRESS: call `wait`,
+     *  then again. Error: the plane is broken for good (abort it). */
+    enum hvd_status (*progress)(struct hvi_plane *p, struct hvi_err *err);
+    /** From any thread, at any time: the running group and all later ones fail with
+     *  status. Wakes a thread that waits. */
+    void (*abort)(struct hvi_plane *p, enum hvd_status status);
+    /** Wait (spin, yield, sleep) until progress may have something to do, at most
+     *  timeout_ms (< 0: for ever); may return early; returns on abort. */
+    void (*wait)(struct hvi_plane *p, int timeout_ms);
+    void (*free)(struct hvi_plane *p); /* accepts NULL */
+};
+
+struct hvi_plane {
+    const struct hvi_plane_ops *ops;
+    int rank; /* global */
+};
+
+/** start + progress until over. What tests and the engine use. */
+enum hvd_status hvi_plane_run(struct hvi_plane *p, const struct hvi_group *group,
+                              struct hvi_err *err);
+
+#endif
