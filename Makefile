@@ -16,7 +16,7 @@ Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)')
 
 # ---- what the machine has
-need_pkgs := libsodium libprotobuf-c libxxhash libuv popt jansson
+need_pkgs := libsodium libprotobuf-c libxxhash libuv popt jansson zlib
 missing := $(foreach p,$(need_pkgs),$(if $(shell pkg-config --exists $(p) 2>/dev/null && echo yes),,$(p)))
 ifneq ($(strip $(missing)),)
 ifeq ($(filter clean help,$(MAKECMDGOALS)),)
@@ -48,7 +48,11 @@ find_c = $(shell find $(1) -name '*.c' 2>/dev/null | LC_ALL=C sort)
 # exactly one of topo_hwloc.c and topo_flat.c
 topo_skip := hvdrun/topo/$(if $(HAVE_HWLOC),topo_flat.c,topo_hwloc.c)
 PROTO_SRC := $(call find_c,proto)
-WORKER_SRC := $(call find_c,worker/core worker/board worker/plane)
+# element loops: one of the folders x86, arm64, other, by what the compiler builds for
+MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
+reduce_arch := $(if $(filter x86_64,$(MACHINE)),x86,$(if $(filter aarch64 arm64,$(MACHINE)),arm64,other))
+reduce_skip := $(foreach d,$(filter-out $(reduce_arch),x86 arm64 other),worker/plane/reduce/$(d)/%)
+WORKER_SRC := $(filter-out $(reduce_skip),$(call find_c,worker/core worker/board worker/plane))
 COORD_SRC := $(call find_c,coordinator)
 HVDRUN_SRC := $(filter-out $(topo_skip),$(call find_c,hvdrun))
 MAIN_SRC := coordinator/main.c hvdrun/main.c hvdrun/agent/main.c
@@ -77,8 +81,13 @@ $(B)/%.o: %.c | $(B)/gen/proto/msg/hvd.pb-c.h
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D) && $(CC) $(CFLAGS_ALL) $(CFLAGS_FILE) -c $< -o $@
 
-# hot loops: let the compiler vectorize what is written plainly
-$(B)/worker/plane/reduce/%.o: CFLAGS_FILE := -O3
+# hot loops: let the compiler vectorize what is written plainly; no contraction, or the
+# instruction sets would differ in the last bit
+HOT := -O3 -ffp-contract=off
+$(B)/worker/plane/reduce/%.o $(B)/worker/plane/sched/%.o: CFLAGS_FILE := $(HOT)
+$(B)/worker/plane/reduce/x86/avx2.o: CFLAGS_FILE := $(HOT) -mavx2 -mf16c
+$(B)/worker/plane/reduce/x86/avx512.o: CFLAGS_FILE := $(HOT) -mavx512f -mavx512bw \
+  -mavx512vl -mavx512dq -mf16c -mprefer-vector-width=512
 
 # ---- libraries and programs
 $(SO): $(call obj,$(LIB_SRC)) $(GEN_O) worker/libhvd.map
@@ -102,10 +111,14 @@ $(BINS):
 $(B)/lib/pkgconfig/hvd.pc: worker/hvd.pc.in Makefile
 	$(Q)mkdir -p $(@D) && sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
 
+# an example may have a folder of further sources: name them and its libraries here
+$(B)/examples/train_mnist: $(wildcard worker/examples/mnist/*.[ch])
+$(B)/examples/train_mnist: EXAMPLE_LIBS := -lz
 $(B)/examples/%: worker/examples/%.c $(SO)
 	$(call say,CC,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(filter-out -fvisibility=hidden,$(CFLAGS_ALL)) -MF $@.d $< -o $@ \
-	  $(LDFLAGS_ALL) -L$(B)/lib -lhvd -lm -Wl,-rpath,'$$ORIGIN/../lib'
+	$(Q)mkdir -p $(@D) && $(CC) $(filter-out -fvisibility=hidden -MMD -MP,$(CFLAGS_ALL)) -O3 $(filter %.c,$^) -o $@ \
+	  $(LDFLAGS_ALL) -L$(B)/lib -lhvd $(EXAMPLE_LIBS) -lm -Wl,-rpath,'$$ORIGIN/../lib'
+$(EXAMPLES): worker/include/hvd/hvd.h
 
 # ---- tests
 UNIT_SRC := $(shell find tests/unit -name 'test_*.c' | LC_ALL=C sort)
@@ -152,7 +165,7 @@ install: all
 	ln -sf libhvd.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libhvd.so.$(ABI)
 	ln -sf libhvd.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libhvd.so
 	install -m644 worker/include/hvd/hvd.h $(DESTDIR)$(PREFIX)/include/hvd
-	install -m644 $(B)/lib/pkgconfig/hvd.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' worker/hvd.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/hvd.pc
 	$(B)/bin/hvdrun --generate-man > $(DESTDIR)$(PREFIX)/share/man/man1/hvdrun.1
 	$(B)/bin/hvdrun --generate-completion > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/hvdrun
 

@@ -9,6 +9,8 @@
 
 #define HVI_FRAME_HEADER_BYTES 12
 #define HVI_FRAME_MAX_BYTES (1024 * 1024) /* payload */
+#define HVI_FRAME_MAGIC 0x4856
+#define HVI_FRAME_VERSION 1
 
 /** X(NAME, number, protobuf type in lower case with underscores, protobuf struct). */
 #define HVI_MSG_LIST(X)                                                                  \
@@ -70,6 +72,11 @@ const char *hvi_msg_name(uint32_t type);
 /** Appends header and payload. HVD_ELIMIT above the maximum, HVD_ENOMEM. */
 enum hvd_status hvi_frame_put(struct hvi_buf *out, uint32_t type, const void *payload,
                               size_t size_bytes);
+
+/** As hvi_frame_put, but the payload's room is handed back to be filled at once (NULL when
+ *  size_bytes is 0); borrowed until the next change of out. */
+enum hvd_status hvi_frame_room(struct hvi_buf *out, uint32_t type, size_t size_bytes,
+                               uint8_t **payload);
 
 /**
  * Looks at the front of size_bytes of data, consumes nothing.

@@ -40,11 +40,12 @@ void hvi_request_seal(struct hvi_request *r);
 bool hvi_request_same(const struct hvi_request *a, const struct hvi_request *b);
 /** Words the first difference for people: "shape [2, 3] on rank 0, [2, 4] on rank 1".
  *  rank_a, rank_b are global ranks. "" when the same. Fields in order: kind, op, dtype,
- *  number of tensors, shape, root, scales, device, grouping. */
+ *  number of tensors, shape, root, scales, device, grouping, process set. */
 void hvi_request_explain(const struct hvi_request *a, int rank_a,
                          const struct hvi_request *b, int rank_b, char *out, size_t cap);
 
-/** Elements of shape i; HVD_ELIMIT when count or bytes overflow int64. */
+/** Elements and bytes; HVD_ELIMIT when they (without zero dims) overflow int64, HVD_EINVAL:
+ *  negative or too many dims. */
 enum hvd_status hvi_shape_count(const struct hvi_shape *s, int64_t *count,
                                 int64_t *bytes);
 /** Payload bytes of all tensors, saturating. */
@@ -54,7 +55,8 @@ int64_t hvi_request_bytes(const struct hvi_request *r);
 bool hvi_request_fuses(const struct hvi_request *a, const struct hvi_request *b);
 
 /** From the wire: validates ranges (kind, op, dtype, ndim, dims >= 0, name length > 0,
- *  finite scales, ntensors 1..HVD_GROUP_MAX, overflow). HVD_EPROTO, HVD_ENOMEM. */
+ *  finite scales, ntensors 1..HVD_GROUP_MAX (a barrier: 0 too), overflow). Seals.
+ *  HVD_EPROTO, HVD_ENOMEM. */
 enum hvd_status hvi_request_from_msg(const Hvi__Request *m, struct hvi_request **out,
                                      struct hvi_err *err);
 /** To the wire: a message whose pointers are borrowed from r where possible; release with

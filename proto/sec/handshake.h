@@ -1,6 +1,6 @@
 /**
  * Mutual authentication by a 32-byte pre-shared key, PROTOCOL.md section 2. Bytes in,
- * bytes out: no sockets, no allocation. Shape: Noise NNpsk0, with libsodium's primitives.
+ * bytes out: no sockets, no allocation. Shape: Noise NNpsk0, by libsodium's primitives.
  */
 #ifndef HVI_SEC_HANDSHAKE_H
 #define HVI_SEC_HANDSHAKE_H

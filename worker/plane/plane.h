@@ -61,8 +61,8 @@ struct hvi_plane_ops {
      *  status. Wakes a thread that waits. */
     void (*abort)(struct hvi_plane *p, enum hvd_status status);
     /** Wait (spin, yield, sleep) until progress may have something to do, at most
-     *  timeout_ms (< 0: for ever); may return early; returns on abort. */
-    void (*wait)(struct hvi_plane *p, int timeout_ms);
+     *  timeout_ms (< 0: for ever); may return early; returns on abort. true: a signal came (EINTR). */
+    bool (*wait)(struct hvi_plane *p, int timeout_ms);
     void (*free)(struct hvi_plane *p); /* accepts NULL */
 };
 

@@ -38,9 +38,10 @@ void hvi_bell_force(struct hvi_bells *b, int r);
 /**
  * Sleep as local rank r until somebody rings, ready(arg) is true, or timeout_ms (< 0: for
  * ever). ready is asked again after the sleeper bit is set. spin_us: spin (yielding when
- * `yield`) that long before sleeping. One thread of the rank at a time.
+ * `yield`) that long before sleeping. One thread of the rank at a time. Returns true when
+ * a signal ended the sleep.
  */
-void hvi_bell_sleep(struct hvi_bells *b, int r, bool (*ready)(void *arg), void *arg,
+bool hvi_bell_sleep(struct hvi_bells *b, int r, bool (*ready)(void *arg), void *arg,
                     int spin_us, bool yield, int timeout_ms);
 
 /**

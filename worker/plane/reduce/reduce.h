@@ -8,6 +8,11 @@
  * in their own type; integers wrap; bool as hvd.h says. `prescale` multiplies every source
  * element first, `postscale` the folded value before the last rounding (integers: as
  * double, then truncated towards zero, saturating).
+ *
+ * NaN: any operation with a NaN gives NaN, MIN and MAX too, and the NaN it gives is always
+ * the positive quiet one without payload (0x7fc00000 in f32): CPUs and compilers disagree
+ * about payloads. A single source that is not scaled is copied, whatever its bits. MIN and
+ * MAX of 0 and -0 keep the earlier source.
  */
 #ifndef HVI_PLANE_REDUCE_REDUCE_H
 #define HVI_PLANE_REDUCE_REDUCE_H
@@ -20,7 +25,8 @@
 
 /**
  * HVD_OK, or why this pair is refused: the written table of (dtype, op). AVERAGE of bool,
- * scaling of bool: HVD_EUNSUPPORTED. ADASUM only f16, f32, f64 (and see adasum.h).
+ * scaling of bool: HVD_EUNSUPPORTED. ADASUM only f16, f32, f64 (and see adasum.h, which
+ * folds it). Scaling an integer by infinity or NaN: HVD_EINVAL.
  */
 enum hvd_status hvi_reduce_check(uint32_t dtype, uint32_t op, double prescale,
                                  double postscale, struct hvi_err *err);
@@ -31,8 +37,11 @@ enum hvd_status hvi_reduce_check(uint32_t dtype, uint32_t op, double prescale,
  * @param out     [count], may be the same as any src[k] (exactly, not shifted)
  * @param src     [nsrc] pointers to [count] elements; NULL = the neutral element (skipped)
  * @param pre     multiplies every source; 1.0 = not at all
- * @param staged  sources are already prescaled (their stagers did it): pre applies only
- *                to src[own]; own < 0: to none. staged == false: pre applies to all.
+ * @param staged  sources are already prescaled (their stagers did it, with
+ *                hvi_reduce_scale): pre applies only to src[own], which is rounded as the
+ *                stagers rounded theirs, so that the result does not depend on who folds;
+ *                own < 0: to none. staged == false: pre applies to all, 16-bit types are
+ *                not rounded after it.
  * @param stream  use non-temporal stores for out where the CPU has them
  * op AVERAGE folds as SUM (the caller puts 1/size into post). All NULL: neutral element.
  */
@@ -62,5 +71,8 @@ float hvi_f16_to_f32(uint16_t h);
 uint16_t hvi_f32_to_f16(float f);
 float hvi_bf16_to_f32(uint16_t b);
 uint16_t hvi_f32_to_bf16(float f);
+/** The same for many f16, at any address; every NaN narrows to 0x7e00. */
+void hvi_reduce_widen_f16(float *out, const void *in, int64_t count);
+void hvi_reduce_narrow_f16(void *out, const float *in, int64_t count);
 
 #endif

@@ -208,9 +208,9 @@ static void set_output(struct TF_OpKernelContext *ctx, int i, struct pair_op *op
         for (int d = 1; d < slot->ndim; d++)
             row_elems *= slot->dims[d];
         slot->dims[0] = row_elems == 0 ? 0 : (int64_t)op->out_elem_count / row_elems;
-        slot->out = tf.TF_NewTensor(TF_FLOAT, slot->dims, slot->ndim, op->out,
-                                    op->out_elem_count * sizeof(float), free_result,
-                                    NULL);
+        slot->out =
+            tf.TF_NewTensor(TF_FLOAT, slot->dims, slot->ndim, op->out,
+                            op->out_elem_count * sizeof(float), free_result, NULL);
     }
     tf.TF_SetOutput(ctx, i, slot->out, s);
     last_result = op->out;
@@ -266,7 +266,8 @@ static void mark_compute(void *kernel, struct TF_OpKernelContext *ctx)
     pair_note("mark", k->name);
 }
 
-/* Says where `done` lives; completes at once, or with TRIAL_ASYNC_LATE from a thread. */
+/* Says where `done` lives; completes at once, or with TRIAL_ASYNC_LATE from a thread.
+ */
 static void *finish_late(void *done)
 {
     usleep(100 * 1000);
@@ -298,26 +299,41 @@ static void async_compute(void *kernel, struct TF_OpKernelContext *ctx,
     }
 }
 
-/** Is TF_NewTensor free of a copy for memory `offset` bytes past a 128-byte boundary? */
+static void keep_result(void *data, size_t size_bytes, void *arg)
+{
+    (void)data;
+    (void)size_bytes;
+    (void)arg;
+}
+
+/** Does TF_NewTensor keep memory `offset` bytes past a 128-byte boundary, or copy it?
+ */
 TRIAL_API int trial_newtensor_keeps(int offset);
 int trial_newtensor_keeps(int offset)
 {
+    static _Alignas(128) char memory[256];
     const int64_t dims[] = {16};
-    char *base = aligned_alloc(128, 256), *data = base + offset;
+    char *data = memory + offset;
     struct TF_Tensor *t =
-        tf.TF_NewTensor(TF_FLOAT, dims, 1, data, 64, free_result, NULL);
+        tf.TF_NewTensor(TF_FLOAT, dims, 1, data, 64, keep_result, NULL);
     int keeps = tf.TF_TensorData(t) == (void *)data;
 
-    /* free_result() would free `data`, which malloc did not return: leak on purpose */
-    if (!keeps)
-        tf.TF_DeleteTensor(t);
+    tf.TF_DeleteTensor(t);
     return keeps;
 }
 
-TRIAL_API int trial_tf_alignment(void);
-int trial_tf_alignment(void)
+/** Does TF_NewTensor accept an empty tensor whose data is NULL? */
+TRIAL_API int trial_newtensor_empty(void);
+int trial_newtensor_empty(void)
 {
-    return (int)tf.TF_TensorDefaultAlignment();
+    const int64_t dims[] = {0, 4};
+    struct TF_Tensor *t =
+        tf.TF_NewTensor(TF_FLOAT, dims, 2, NULL, 0, keep_result, NULL);
+
+    if (t == NULL)
+        return 0;
+    tf.TF_DeleteTensor(t);
+    return 1;
 }
 
 TRIAL_API int trial_symbols(int *missing);
@@ -361,7 +377,8 @@ static void scalar_shape(struct TF_ShapeInferenceContext *ctx, struct TF_Status 
     tf.TF_DeleteShapeHandle(h);
 }
 
-static void unknown_shape(struct TF_ShapeInferenceContext *ctx, struct TF_Status *status)
+static void unknown_shape(struct TF_ShapeInferenceContext *ctx,
+                          struct TF_Status *status)
 {
     tf.TF_ShapeInferenceContextSetUnknownShape(ctx, status);
 }
@@ -378,8 +395,8 @@ struct op_spec {
 
 static const struct op_spec op_specs[] = {
     {.op = "HvdTrialStart",
-     .attrs = {"T: {half, bfloat16, float, double, int32, int64}", "tensor_name: string",
-               "kind: int = 0"},
+     .attrs = {"T: {half, bfloat16, float, double, int32, int64}",
+               "tensor_name: string", "kind: int = 0"},
      .input = "tensor: T",
      .output = "handle: int64",
      .shape = scalar_shape,
@@ -433,11 +450,11 @@ static void find_symbols(void)
 {
     void *lib = dlopen("libtensorflow_framework.so.2", RTLD_NOW | RTLD_NOLOAD);
 
-#define X(ret, name, args)                                                               \
-    *(void **)&tf.name = lib != NULL ? dlsym(lib, #name) : NULL;                         \
-    if (tf.name == NULL) {                                                               \
-        fprintf(stderr, "hvd trial: TensorFlow has no %s\n", #name);                     \
-        missing_count++;                                                                 \
+#define X(ret, name, args)                                                             \
+    *(void **)&tf.name = lib != NULL ? dlsym(lib, #name) : NULL;                       \
+    if (tf.name == NULL) {                                                             \
+        fprintf(stderr, "hvd trial: TensorFlow has no %s\n", #name);                   \
+        missing_count++;                                                               \
     }
     TF_CAPI_LIST(X)
 #undef X

@@ -1,8 +1,9 @@
 /**
- * pair.c - happy path: pair_enqueue() appends to one list; the sender thread writes each
- * new operation's frame to the peer; the receiver thread reads the peer's frames and, as
- * soon as both sides have an operation of one name, computes and wakes the waiters.
- * Failure: end of file or an error on the socket completes everything with PAIR_EPEER.
+ * pair.c - happy path: pair_enqueue() appends to one list; the sender thread writes
+ * each new operation's frame to the peer; the receiver thread reads the peer's frames
+ * and, as soon as both sides have an operation of one name, computes and wakes the
+ * waiters. Failure: end of file or an error on the socket completes everything with
+ * PAIR_EPEER.
  */
 #define _GNU_SOURCE
 #include "pair.h"
@@ -70,8 +71,8 @@ int pair_notes(char *buf, int cap)
 
     pthread_mutex_lock(&lock);
     for (int i = 0; i < note_count && used < cap - 120; i++)
-        used += snprintf(buf + used, (size_t)(cap - used), "%s %s %.3f\n", notes[i].what,
-                         notes[i].name, notes[i].time_ms);
+        used += snprintf(buf + used, (size_t)(cap - used), "%s %s %.3f\n",
+                         notes[i].what, notes[i].name, notes[i].time_ms);
     note_count = 0;
     pthread_mutex_unlock(&lock);
     return used;
@@ -143,8 +144,8 @@ static void match(void)
         struct arrival *a = *link;
         struct pair_op *op = ops;
 
-        while (op != NULL && (op->complete || !op->sent ||
-                              strcmp(op->name, a->head.name) != 0))
+        while (op != NULL &&
+               (op->complete || !op->sent || strcmp(op->name, a->head.name) != 0))
             op = op->next;
         if (op == NULL) {
             link = &a->next;

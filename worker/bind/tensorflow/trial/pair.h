@@ -45,7 +45,8 @@ enum pair_status pair_enqueue(const struct pair_op *op, int64_t *out_handle);
 /** Blocks until the operation is complete; NULL: no such handle. */
 struct pair_op *pair_wait(int64_t handle);
 
-/** Forget a completed operation. A gather's result stays with the caller, who frees it. */
+/** Forget a completed operation. A gather's result stays with the caller, who frees it.
+ */
 void pair_release(struct pair_op *op);
 
 /** Operations enqueued and not released. */

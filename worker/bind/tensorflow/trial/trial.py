@@ -20,11 +20,12 @@ SHARED = ["eager", "function", "retrace", "nested", "while_dependent", "cond",
           "two_groups", "gather", "constants", "gradient", "gil", "mismatch",
           "unwaited"]
 ALONE = ["while_independent", "while_free", "separate_same", "separate_opposite",
-         "overlap", "jit", "peer_lost", "async_now", "async_late"]
+         "same_name_ordered", "same_name_free", "overlap", "jit", "peer_lost",
+         "async_now", "async_late"]
 TIMEOUT_S = 60
 
 
-# ---- parent ---------------------------------------------------------------------------
+# ---- parent -------------------------------------------------------------
 
 
 def run_pair(library, pool, names):
@@ -67,13 +68,15 @@ def main(library, names):
         runs += [[n] for n in ALONE if n in names]
         for run in runs:
             ends, texts = run_pair(library, pool, run)
-            print(f"== pool {pool}: {' '.join(run)}: rank 0 {ends[0]}, rank 1 {ends[1]}")
+            print(f"== pool {pool}: {' '.join(run)}: "
+                  f"rank 0 {ends[0]}, rank 1 {ends[1]}")
             for rank, text in enumerate(texts):
                 for line in text.strip().splitlines()[-40:]:
-                    print(f"  [{rank}] {line}", flush=True)
+                    if not line.startswith(("WARNING: All log", "I0000")):
+                        print(f"  [{rank}] {line}", flush=True)
 
 
-# ---- one rank -------------------------------------------------------------------------
+# ---- one rank -----------------------------------------------------------
 
 
 class Rank:
@@ -213,28 +216,38 @@ def while_dependent(r):
 
 
 def while_loop_of_slices(r, free):
-    """Iterations that need nothing of one another, all under one name."""
-    tf = r.tf
+    """Iterations that need nothing of one another, under one name; rank 1 is slow."""
+    tf, steps = r.tf, 20
+    big = tf.random.normal([512, 512])
 
     @tf.function
     def f(x):
         def body(i, acc):
-            y = r.allreduce(x[i], "while/i", free=free)
+            xi = x[i]
+            r.mark(xi, "while/i")
+            if r.rank == 1:
+                xi += 0.0 * tf.reduce_sum(tf.matmul(big * xi[0], big))
+            y = r.allreduce(xi, "while/i", free=free)
             return i + 1, acc.write(i, y)
-        acc = tf.TensorArray(tf.float32, size=50, element_shape=[1000])
-        _, acc = tf.while_loop(lambda i, a: i < 50, body, [tf.constant(0), acc],
+        acc = tf.TensorArray(tf.float32, size=steps, element_shape=[1000])
+        _, acc = tf.while_loop(lambda i, a: i < steps, body, [tf.constant(0), acc],
                                parallel_iterations=10)
         return acc.stack()
-    for _ in range(5):
-        r.notes()
-        y = f(tf.fill([50, 1000], 1.0 + r.rank))
-        check([y], [3])
-    what = [w for w, _, _ in r.notes()]
-    ahead = depth = 0
-    for w in what:
-        depth += (w == "start") - (w == "done")
-        ahead = max(ahead, depth)
-    return f"most in flight at once under one name: {ahead}"
+    r.notes()
+    try:
+        check([f(tf.fill([steps, 1000], 1.0 + r.rank))], [3])
+        end = "sums right"
+    except tf.errors.AbortedError as e:
+        end = e.message.strip().splitlines()[-2]
+    most = {}
+    notes = r.notes()
+    for label, begin, finish in (("begun", "mark", "done"),
+                                 ("in flight", "start", "done")):
+        depth = most[label] = 0
+        for what, _, _ in notes:
+            depth += (what == begin) - (what == finish)
+            most[label] = max(most[label], depth)
+    return f"{end}; most at once: {most}"
 
 
 def while_independent(r):
@@ -269,14 +282,14 @@ def two_groups(r):
 
 
 def separate(r, order):
-    """One Start and one WaitAll for each tensor: what a user's loop over allreduce() is."""
+    """A Start and a WaitAll for each tensor: what a loop over allreduce() is."""
     @r.tf.function
     def f(xs):
         outs = [None] * len(xs)
         for i in order:
             outs[i] = r.allreduce(xs[i], f"separate/{i}")
         return outs
-    for _ in range(20):
+    for _ in range(300):
         check(f([r.tf.fill([3], float(i + r.rank)) for i in range(8)]),
               [2 * i + 1 for i in range(8)])
     return "8 separate allreduces in a function"
@@ -288,6 +301,27 @@ def separate_same(r):
 
 def separate_opposite(r):
     return separate(r, opposite(r, 8))
+
+
+def same_name(r, free):
+    """A layer with an allreduce inside that is called twice in one function."""
+    @r.tf.function
+    def f(x):
+        return [r.allreduce(y, "layer", free=free) for y in (x, x + 1)]
+    try:
+        for _ in range(10):
+            check(f(r.tf.fill([3], 1.0 + r.rank)), [3, 5])
+    except r.tf.errors.AbortedError as e:
+        return e.message.strip().splitlines()[-2]
+    return "two allreduces of one name: sums right"
+
+
+def same_name_ordered(r):
+    return same_name(r, free=False)
+
+
+def same_name_free(r):
+    return same_name(r, free=True)
 
 
 def gather(r):
@@ -310,9 +344,9 @@ def gather(r):
     assert at == r.c.trial_last_result(), "copied"
     freed = r.c.trial_deallocs() - before
     keeps = {o: r.c.trial_newtensor_keeps(o) for o in (0, 64, 32, 16, 8, 4)}
-    return (f"no copy of a library-owned result, {freed} of 2 freed by its deallocator; "
-            f"TF_TensorDefaultAlignment {r.c.trial_tf_alignment()}; "
-            f"TF_NewTensor keeps memory at 128k + offset: {keeps}")
+    return (f"no copy of a library-owned result, {freed} of 2 freed; "
+            f"TF_NewTensor keeps memory at 128k + offset: {keeps}; "
+            f"accepts NULL for an empty tensor: {r.c.trial_newtensor_empty()}")
 
 
 def constants(r):
@@ -445,8 +479,8 @@ def overlap(r):
             return [round(ms - zero, 1) for i in range(layers) for w, n, ms in notes
                     if w == what and n == f"{tag}/{i}"]
         mark, start, done = when("mark"), when("start"), when("done")
-        before = sum(s < mark[0] for s in start)
-        lines.append(f"{label}: {before} of {layers} Starts before gradient 0 was ready\n"
+        before = sum(s < min(mark[0], start[0]) for s in start)
+        lines.append(f"{label}: {before} of {layers} Starts before gradient 0\n"
                      f"      gradient ready {mark}\n      Start          {start}\n"
                      f"      complete       {done}\n      wait begins    "
                      f"{[round(ms - zero, 1) for w, _, ms in notes if w == 'wait']}")
@@ -467,13 +501,14 @@ def jit(r):
 def peer_lost(r):
     if r.rank == 1:
         r.allreduce(r.tf.fill([3], 1.0), "peer/first")
+        time.sleep(1)
         os._exit(0)
     r.allreduce(r.tf.fill([3], 1.0), "peer/first")
     f = r.tf.function(lambda x: r.allreduce(x, "peer/second"))
     try:
         f(r.tf.fill([3], 1.0))
     except r.tf.errors.AbortedError as e:
-        return f"{e.message.splitlines()[0]} {e.experimental_payloads}"
+        return f"{e.message.splitlines()} {e.experimental_payloads}"
     return "no error"
 
 
@@ -483,7 +518,10 @@ def async_now(r):
 
 
 def async_late(r):
-    f = r.tf.function(r.ops.hvd_trial_async)
+    @r.tf.function
+    def f():
+        r.ops.hvd_trial_async()
+        return r.tf.constant(1)
     for _ in range(20):
         f()
     return "20 late completions survived"
@@ -494,6 +532,8 @@ def rank_main(library, names):
     missing = ctypes.c_int()
     symbols = r.c.trial_symbols(ctypes.byref(missing))
     print(f"TensorFlow {r.tf.__version__}, {symbols} symbols, {missing.value} missing")
+    if missing.value > 0:
+        sys.exit(1)
     for name in names:
         result = globals()[name](r)
         print(f"{name}: ok {result}")

@@ -1,0 +1,196 @@
+/*
+ * How members leave. BYE: the others' operations that need the rank fail, the epoch goes
+ * on. End of connection without BYE, or the agent's word that the process ended: a loss;
+ * CLOSED tells all others who and why, once. Each evidence waits HVI_VERDICT_MS for the
+ * other: an end of file for the agent's word on how the process ended, an exit for the BYE
+ * that may still lie in the connection. The epoch is over when every member has ended.
+ */
+#include "coordinator/core/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void end_member(struct hvi_core *core, struct member *m)
+{
+    if (m->ended)
+        return;
+    m->ended = true;
+    if (m->verdict_ms >= 0) {
+        m->verdict_ms = -1;
+        core->nverdicts--;
+    }
+    if (--core->nlive == 0) {
+        hvi_negotiate_end(core);
+        core->phase = EP_NONE;
+    }
+}
+
+static void wait_verdict(struct hvi_core *core, struct member *m)
+{
+    if (m->verdict_ms >= 0)
+        return;
+    m->verdict_ms = core->now + HVI_VERDICT_MS;
+    core->nverdicts++;
+}
+
+void hvi_epoch_reset(struct hvi_core *core)
+{
+    hvi_negotiate_end(core);
+    for (int32_t r = 0; core->members != NULL && r < core->size; r++) {
+        free(core->members[r].host);
+        free(core->members[r].eof_text);
+    }
+    free(core->members);
+    free(core->places);
+    hvi_out_unref(core->peers);
+    core->members = NULL;
+    core->places = NULL;
+    core->peers = NULL;
+    core->size = 0;
+    core->nverdicts = 0;
+    memset(core->key, 0, sizeof core->key);
+}
+
+void hvi_epoch_close(struct hvi_core *core, int32_t rank, const char *cause,
+                     enum hvd_status status)
+{
+    Hvi__Closed m = HVI__CLOSED__INIT;
+
+    if (core->phase != EP_FORMING && core->phase != EP_OPEN)
+        return;
+    m.epoch = core->epoch;
+    m.rank = rank;
+    if (rank >= 0)
+        m.host = core->members[rank].host;
+    m.cause = (char *)(uintptr_t)cause;
+    m.status = status;
+    hvi_ready_flush(core); /* what was complete before comes first */
+    core->phase = EP_BROKEN;
+    hvi_emit_all(core, NULL, -1, HVI_MSG_CLOSED, &m);
+    hvi_negotiate_end(core);
+    if (core->nlive == 0)
+        core->phase = EP_NONE;
+}
+
+void hvi_epoch_lose(struct hvi_core *core, int32_t rank, const char *cause,
+                    enum hvd_status status)
+{
+    struct member *m = &core->members[rank];
+    struct text t = {.n = 0};
+    bool first = core->phase == EP_FORMING || core->phase == EP_OPEN;
+
+    if (m->ended)
+        return;
+    m->lost = true;
+    if (m->conn != NULL) {
+        hvi_emit_close(core, m->conn);
+        hvi_core_drop(core, m->conn);
+    }
+    if (first) {
+        core->lost_any = true;
+        hvi_text_member(&t, core, rank);
+        /* a process that ended is reported by whoever started it */
+        if (!m->exited)
+            hvi_emit_note(core, HVI_NOTE_INFO, "%s: %s", t.s, cause);
+        hvi_epoch_close(core, rank, cause, status);
+    }
+    end_member(core, m);
+}
+
+static void lose_by_exit(struct hvi_core *core, int32_t rank)
+{
+    int status = core->procs[core->members[rank].slot].wait_status;
+    struct text t = {.n = 0};
+
+    hvi_text_wait_status(&t, status);
+    if (status == 0)
+        hvi_text_add(&t, " without hvd_shutdown");
+    hvi_epoch_lose(core, rank, t.s, HVD_EPEER);
+}
+
+static void decide(struct hvi_core *core, int32_t rank)
+{
+    struct member *m = &core->members[rank];
+    struct text t = {.n = 0};
+
+    if (m->exited) {
+        lose_by_exit(core, rank);
+        return;
+    }
+    hvi_text_add(&t, "connection lost");
+    if (m->eof_text != NULL)
+        hvi_text_add(&t, ": %s", m->eof_text);
+    if (core->procs[m->slot].state == PROC_RUNS)
+        hvi_text_add(&t, " (its process still runs)");
+    hvi_epoch_lose(core, rank, t.s, HVD_EPEER);
+}
+
+void hvi_epoch_eof(struct hvi_core *core, struct conn *c, const char *text)
+{
+    int32_t rank = c->rank;
+    struct member *m = &core->members[rank];
+
+    if (text != NULL && m->eof_text == NULL)
+        m->eof_text = hvi_core_strdup(core, text);
+    hvi_core_drop(core, c);
+    if (core->phase == EP_BROKEN)
+        end_member(core, m);
+    else if (m->exited || hvi_core_agent(core, m->slot) == NULL)
+        decide(core, rank);
+    else
+        wait_verdict(core, m);
+}
+
+/* From agents.c: the process of a slot ended. */
+void hvi_epoch_exited(struct hvi_core *core, int32_t slot)
+{
+    for (int32_t r = 0; core->phase != EP_NONE && r < core->size; r++) {
+        struct member *m = &core->members[r];
+
+        if (m->slot != slot || m->ended)
+            continue;
+        m->exited = true;
+        if (m->conn == NULL)
+            decide(core, r);
+        else
+            wait_verdict(core, m);
+        return;
+    }
+}
+
+void hvi_epoch_bye(struct hvi_core *core, struct conn *c)
+{
+    struct member *m = hvi_core_member(core, c);
+    Hvi__PeerBye bye = HVI__PEER_BYE__INIT;
+    int32_t rank = c->rank;
+
+    m->bye = true;
+    m->conn = NULL;
+    c->state = CONN_LEFT;
+    if (core->phase == EP_FORMING) {
+        hvi_epoch_close(core, rank, "shut down while the job was forming", HVD_ESHUTDOWN);
+    } else if (core->phase == EP_OPEN) {
+        core->gone_any = true;
+        rankset_add(&core->gone, rank);
+        hvi_ready_flush(core);
+        hvi_negotiate_gone(core, rank);
+        hvi_psets_gone(core, rank);
+        bye.epoch = core->epoch;
+        bye.rank = rank;
+        hvi_emit_all(core, NULL, rank, HVI_MSG_PEER_BYE, &bye);
+    }
+    end_member(core, m);
+}
+
+void hvi_epoch_tick(struct hvi_core *core)
+{
+    for (int32_t r = 0; core->nverdicts > 0 && r < core->size; r++) {
+        struct member *m = &core->members[r];
+
+        if (m->verdict_ms < 0 || core->now < m->verdict_ms)
+            continue;
+        decide(core, r);
+        if (core->phase == EP_NONE)
+            return;
+    }
+}

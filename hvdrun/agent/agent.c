@@ -1,0 +1,703 @@
+#include "hvdrun/agent/agent.h"
+
+/*
+ * Happy path: AGENT_UP; JOB_SPEC; the link to the coordinator comes up; ranks are forked;
+ * STARTED, OUTPUT, EXITED for each; hvdrun closes our stdin; we end.
+ * Failure paths: stdin ends while ranks run (hvdrun is gone): kill all at once. The keeper
+ * dies: kill all, tell. The link does not come up, or its lease runs out: kill all, tell.
+ * The link ends otherwise: tell hvdrun, which knows whether that matters. Each rank of the
+ * specification gets exactly one EXITED, also one that never started (pid 0).
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hvdrun/agent/cgroup.h"
+#include "hvdrun/agent/link.h"
+#include "hvdrun/agent/procstat.h"
+#include "hvdrun/agent/rank.h"
+#include "hvdrun/rundir.h"
+#include "hvdrun/topo/topo.h"
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+
+#define LINGER_MS 250 /* how long a descendant may hold an ended worker's output, twice */
+#define ALL_WINDOWS_BYTES (64u * 1024 * 1024) /* unacknowledged output of all ranks */
+#define MIN_WINDOW_BYTES (128u * 1024)
+
+struct agent {
+    uv_loop_t loop;
+    struct hvi_chan chan;
+    struct hvi_agent_link link;
+    struct hvi_keeper *keeper;
+    uv_poll_t keeper_poll;
+    uv_signal_t sigchld;
+    uv_timer_t stop_timer, linger_timer;
+    bool handles_open;
+    const char *rundir;
+    char cgroup[256];
+    int cgroup_fd, null_fd;
+    /* the job */
+    char **argv;
+    char *cwd, *host;
+    struct hvi_jobenv env;
+    struct hvi_rank *ranks;
+    int nranks, nexited, nended; /* ended: exited and all output sent */
+    int32_t stdin_rank;
+    bool have_spec, launched, stopping, finished;
+};
+
+static void send_msg(struct agent *a, uint32_t type, const void *body)
+{
+    (void)hvi_chan_send(&a->chan, type, body);
+}
+
+static void send_error(struct agent *a, enum hvd_status status, const char *text)
+{
+    Hvi__AgentError msg = HVI__AGENT_ERROR__INIT;
+
+    msg.status = status;
+    msg.text = (char *)text;
+    send_msg(a, HVI_MSG_AGENT_ERROR, &msg);
+}
+
+/* ---- the end */
+
+static void close_all(struct agent *a)
+{
+    if (!a->handles_open)
+        return;
+    a->handles_open = false;
+    hvi_link_close(&a->link);
+    hvi_chan_close(&a->chan);
+    uv_close((uv_handle_t *)&a->keeper_poll, NULL);
+    uv_close((uv_handle_t *)&a->sigchld, NULL);
+    uv_close((uv_handle_t *)&a->stop_timer, NULL);
+    uv_close((uv_handle_t *)&a->linger_timer, NULL);
+    for (int i = 0; i < a->nranks; i++)
+        hvi_rank_close(&a->ranks[i]);
+}
+
+static void signal_all(struct agent *a, int signo)
+{
+    for (int i = 0; i < a->nranks; i++)
+        hvi_rank_signal(&a->ranks[i], signo);
+}
+
+/* Reaps what has already ended, so that it is not put down to us. */
+static void mark_ours(struct agent *a)
+{
+    for (int i = 0; i < a->nranks; i++) {
+        hvi_rank_check(&a->ranks[i]);
+        a->ranks[i].by_us = !a->ranks[i].exited;
+    }
+    a->stopping = true;
+}
+
+static void kill_all(struct agent *a)
+{
+    mark_ours(a);
+    signal_all(a, SIGKILL);
+    if (a->cgroup[0] != '\0')
+        hvi_cgroup_kill(a->cgroup);
+}
+
+static void kill_cb(uv_timer_t *t)
+{
+    kill_all(t->data);
+}
+
+static void send_exited(struct agent *a, const struct hvi_rank *r)
+{
+    Hvi__Exited msg = HVI__EXITED__INIT;
+
+    msg.rank = r->rank;
+    msg.pid = r->pid;
+    msg.wait_status = r->wait_status;
+    msg.by_us = r->by_us;
+    msg.age_ms = r->pid != 0 ? (uint64_t)(hvi_now_ms() - r->started_ms) : 0;
+    send_msg(a, HVI_MSG_EXITED, &msg);
+}
+
+/* One that never ran. */
+static void send_not_run(struct agent *a, struct hvi_rank *r)
+{
+    r->exited = true;
+    r->by_us = true;
+    a->nexited++;
+    a->nended++;
+    send_exited(a, r);
+}
+
+static void stop_ranks(struct agent *a, uint32_t grace_ms)
+{
+    mark_ours(a);
+    if (a->have_spec && !a->launched) {
+        a->launched = true;
+        for (int i = 0; i < a->nranks; i++)
+            send_not_run(a, &a->ranks[i]);
+    }
+    if (grace_ms == 0) {
+        kill_all(a);
+        return;
+    }
+    signal_all(a, SIGTERM);
+    signal_all(a, SIGCONT); /* a stopped process takes its SIGTERM only then */
+    uv_timer_start(&a->stop_timer, kill_cb, grace_ms, 0);
+}
+
+/* ---- ranks */
+
+static void on_started(struct hvi_rank *r, const struct hvi_spawn_failure *f)
+{
+    struct agent *a = r->owner;
+    Hvi__Started msg = HVI__STARTED__INIT;
+    char shown[256], text[512] = "";
+
+    if (f->stage == HVI_SPAWN_CHDIR) {
+        hvi_escape(shown, sizeof shown, a->cwd, strlen(a->cwd));
+        snprintf(text, sizeof text, "working directory %s: %s", shown, strerror(f->error));
+    } else if (f->stage == HVI_SPAWN_EXEC) {
+        bool path = strchr(a->argv[0], '/') != NULL;
+
+        hvi_escape(shown, sizeof shown, a->argv[0], strlen(a->argv[0]));
+        if (f->error == ENOENT && !path)
+            snprintf(text, sizeof text, "command '%s' is not on PATH", shown);
+        else if (f->error == ENOENT && access(a->argv[0], F_OK) == 0)
+            snprintf(text, sizeof text, "cannot run '%s': the interpreter its first line names is missing", shown);
+        else
+            snprintf(text, sizeof text, "cannot run '%s': %s", shown, strerror(f->error));
+    } else if (f->stage != 0) {
+        snprintf(text, sizeof text, "cannot start a rank: %s", strerror(f->error));
+    }
+    msg.rank = r->rank;
+    msg.pid = r->pid;
+    msg.status = -f->error;
+    msg.stage = (uint32_t)f->stage;
+    msg.text = text;
+    send_msg(a, HVI_MSG_STARTED, &msg);
+}
+
+static void ended_one(struct agent *a)
+{
+    a->nended++;
+    if (a->nended == a->nranks)
+        uv_timer_stop(&a->linger_timer);
+}
+
+static void on_exited(struct hvi_rank *r)
+{
+    struct agent *a = r->owner;
+    Hvi__RankExited msg = HVI__RANK_EXITED__INIT;
+
+    a->nexited++;
+    send_exited(a, r);
+    msg.rank = r->rank;
+    msg.pid = r->pid;
+    msg.wait_status = r->wait_status;
+    hvi_link_send(&a->link, HVI_MSG_RANK_EXITED, &msg);
+    if (r->open_streams == 0)
+        ended_one(a);
+    else if (!uv_is_active((uv_handle_t *)&a->linger_timer))
+        uv_timer_again(&a->linger_timer);
+    if (a->nexited == a->nranks)
+        uv_timer_stop(&a->stop_timer);
+}
+
+static void on_output_end(struct hvi_rank *r)
+{
+    if (r->exited)
+        ended_one(r->owner);
+}
+
+static const struct hvi_rank_ops rank_ops = {on_started, on_exited, on_output_end};
+
+static void linger_cb(uv_timer_t *t)
+{
+    struct agent *a = t->data;
+
+    for (int i = 0; i < a->nranks; i++)
+        for (int s = 0; s < 2; s++)
+            hvi_wout_linger(&a->ranks[i].out[s]);
+}
+
+static void sigchld_cb(uv_signal_t *s, int signo)
+{
+    struct agent *a = s->data;
+
+    (void)signo;
+    for (int i = 0; i < a->nranks; i++)
+        if (a->ranks[i].pidfd < 0)
+            hvi_rank_check(&a->ranks[i]);
+}
+
+static void report_started(struct agent *a, const struct hvi_rank *r)
+{
+    Hvi__RankStarted msg = HVI__RANK_STARTED__INIT;
+
+    msg.rank = r->rank;
+    msg.pid = r->pid;
+    hvi_link_send(&a->link, HVI_MSG_RANK_STARTED, &msg);
+}
+
+/* A rank that could not be forked: the others go, the job is over. */
+static void start_failed(struct agent *a, struct hvi_rank *r,
+                         const struct hvi_spawn_failure *f, const char *why)
+{
+    char text[HVD_ERROR_TEXT_MAX + 64];
+    Hvi__Started msg = HVI__STARTED__INIT;
+
+    snprintf(text, sizeof text, "cannot start rank %d: %s", r->rank, why);
+    msg.rank = r->rank;
+    msg.status = f->error != 0 ? -f->error : -EIO;
+    msg.stage = (uint32_t)f->stage;
+    msg.text = text;
+    send_msg(a, HVI_MSG_STARTED, &msg);
+}
+
+static void launch(struct agent *a)
+{
+    uint64_t window = ALL_WINDOWS_BYTES / (unsigned)(2 * a->nranks);
+    struct hvi_rank_common c = {.loop = &a->loop,
+                                .chan = &a->chan,
+                                .keeper = a->keeper,
+                                .ops = &rank_ops,
+                                .owner = a,
+                                .argv = a->argv,
+                                .cwd = a->cwd,
+                                .env = &a->env,
+                                .null_fd = a->null_fd,
+                                .cgroup_fd = a->cgroup_fd};
+    int i;
+
+    if (window > HVI_OUTPUT_WINDOW_BYTES)
+        window = HVI_OUTPUT_WINDOW_BYTES;
+    c.window_bytes = window < MIN_WINDOW_BYTES ? MIN_WINDOW_BYTES : window;
+    a->launched = true;
+    for (i = 0; i < a->nranks; i++) {
+        struct hvi_rank *r = &a->ranks[i];
+        struct hvi_spawn_failure f;
+        struct hvi_err err = {""};
+
+        if (hvi_rank_start(r, &c, a->stdin_rank == -2 || a->stdin_rank == r->rank, &f,
+                           &err) != HVD_OK) {
+            start_failed(a, r, &f, err.text);
+            break;
+        }
+        report_started(a, r);
+    }
+    if (i == a->nranks)
+        return;
+    for (int k = i; k < a->nranks; k++)
+        send_not_run(a, &a->ranks[k]);
+    kill_all(a);
+}
+
+/* ---- the coordinator */
+
+static void link_up(void *data)
+{
+    struct agent *a = data;
+    Hvi__AgentHello hello = HVI__AGENT_HELLO__INIT;
+
+    hello.version = (char *)HVI_VERSION;
+    hello.host = a->host;
+    hello.pid = getpid();
+    hvi_link_send(&a->link, HVI_MSG_AGENT_HELLO, &hello);
+    if (!a->launched)
+        launch(a);
+}
+
+static const char *rank_state(struct agent *a, int32_t rank)
+{
+    for (int i = 0; i < a->nranks; i++) {
+        const struct hvi_rank *r = &a->ranks[i];
+
+        if (r->rank == rank)
+            return r->exited ? "exited" : r->pid == 0 ? "not started" : hvi_procstat(r->pid);
+    }
+    return "unknown";
+}
+
+static void answer_probe(struct agent *a, const Hvi__ProcProbe *q)
+{
+    Hvi__ProcState msg = HVI__PROC_STATE__INIT;
+    char **states = calloc(q->n_ranks + 1, sizeof *states);
+
+    if (states == NULL)
+        return;
+    for (size_t i = 0; i < q->n_ranks; i++)
+        states[i] = (char *)rank_state(a, q->ranks[i]);
+    msg.probe = q->probe;
+    msg.n_ranks = msg.n_states = q->n_ranks;
+    msg.ranks = q->ranks;
+    msg.states = states;
+    hvi_link_send(&a->link, HVI_MSG_PROC_STATE, &msg);
+    free(states);
+}
+
+static void link_frame(void *data, const struct hvi_msg *msg)
+{
+    struct agent *a = data;
+
+    if (msg->type == HVI_MSG_PROC_PROBE)
+        answer_probe(a, msg->body);
+    else if (msg->type == HVI_MSG_REFUSED)
+        send_error(a, HVD_EIO, ((const Hvi__Refused *)msg->body)->text);
+    else
+        hvi_log_debug("agent", "ignored %s from the coordinator", hvi_msg_name(msg->type));
+}
+
+static void link_down(void *data, bool lease, const char *why)
+{
+    struct agent *a = data;
+    char text[HVD_ERROR_TEXT_MAX + 64];
+
+    if (a->nexited == a->nranks && a->launched)
+        return;
+    snprintf(text, sizeof text, "%s the coordinator: %s",
+             a->launched ? "lost" : "cannot reach", why);
+    send_error(a, a->launched ? HVD_EPEER : HVD_EIO, text);
+    if (lease)
+        kill_all(a);
+    else if (!a->launched)
+        stop_ranks(a, 0);
+}
+
+static const struct hvi_link_ops link_ops = {link_up, link_frame, link_down};
+
+/* ---- hvdrun */
+
+static char *dup_bytes(const ProtobufCBinaryData *b)
+{
+    return strndup((const char *)b->data, b->len);
+}
+
+static enum hvd_status put_vars(struct hvi_jobenv *env, Hvi__EnvVar *const *vars, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        enum hvd_status rc = hvi_jobenv_put(env, vars[i]->name.data, vars[i]->name.len,
+                                            vars[i]->value.data, vars[i]->value.len);
+        if (rc != HVD_OK)
+            return rc;
+    }
+    return HVD_OK;
+}
+
+/* GPU masks are a matter of the host, not of where hvdrun runs. */
+static enum hvd_status put_host_vars(struct hvi_jobenv *env)
+{
+    static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+                                        "ROCR_VISIBLE_DEVICES"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *v = getenv(names[i]);
+
+        if (v != NULL && hvi_jobenv_set(env, names[i], v) != HVD_OK)
+            return HVD_ENOMEM;
+    }
+    return HVD_OK;
+}
+
+static enum hvd_status put_place(struct agent *a, const Hvi__JobSpec *s,
+                                 struct hvi_err *err)
+{
+    char key_path[128], cores[16];
+    int per_rank;
+    enum hvd_status rc = hvi_rundir_put_key(a->rundir, s->key.data, key_path,
+                                            sizeof key_path, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    if (hvi_jobenv_get(&a->env, "OMP_NUM_THREADS") == NULL) {
+        per_rank = hvi_topo_cores() / a->nranks;
+        snprintf(cores, sizeof cores, "%d", per_rank > 0 ? per_rank : 1);
+        rc = hvi_jobenv_set(&a->env, "OMP_NUM_THREADS", cores);
+    }
+    if (rc == HVD_OK)
+        rc = hvi_jobenv_set(&a->env, "HVD_COORDINATOR", s->coordinator);
+    if (rc == HVD_OK)
+        rc = hvi_jobenv_set(&a->env, "HVD_KEY_FILE", key_path);
+    if (rc == HVD_OK)
+        rc = hvi_jobenv_set(&a->env, "HVD_RUNTIME_DIR", a->rundir);
+    return rc;
+}
+
+static enum hvd_status take_ranks(struct agent *a, const Hvi__JobSpec *s)
+{
+    a->ranks = calloc(s->n_ranks, sizeof *a->ranks);
+    if (a->ranks == NULL)
+        return HVD_ENOMEM;
+    a->nranks = (int)s->n_ranks;
+    for (int i = 0; i < a->nranks; i++) {
+        struct hvi_rank *r = &a->ranks[i];
+
+        r->rank = s->ranks[i]->rank;
+        r->local_rank = s->ranks[i]->local_rank;
+        r->pidfd = r->fail_fd = -1;
+        if (put_vars(&r->env, s->ranks[i]->env, s->ranks[i]->n_env) != HVD_OK)
+            return HVD_EINVAL;
+    }
+    return HVD_OK;
+}
+
+static enum hvd_status take_spec(struct agent *a, const Hvi__JobSpec *s,
+                                 struct hvi_err *err)
+{
+    enum hvd_status rc;
+
+    if (s->key.len != HVI_KEY_BYTES || s->job_id.len != HVI_JOB_ID_BYTES ||
+        s->n_argv == 0 || s->n_ranks == 0 || s->n_ranks > HVD_RANKS_MAX)
+        return hvi_fail(err, HVD_EPROTO, "the job specification is not complete");
+    a->stdin_rank = s->stdin_rank;
+    a->cwd = dup_bytes(&s->cwd);
+    a->host = strdup(s->host);
+    a->argv = calloc(s->n_argv + 1, sizeof *a->argv);
+    if (a->cwd == NULL || a->host == NULL || a->argv == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    for (size_t i = 0; i < s->n_argv; i++) {
+        a->argv[i] = dup_bytes(&s->argv[i]);
+        if (a->argv[i] == NULL)
+            return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    }
+    rc = take_ranks(a, s);
+    if (rc == HVD_OK)
+        rc = put_host_vars(&a->env);
+    if (rc == HVD_OK)
+        rc = put_vars(&a->env, s->env, s->n_env);
+    if (rc != HVD_OK)
+        return hvi_fail(err, rc, "bad environment: %s", hvi_status_text(rc));
+    return put_place(a, s, err);
+}
+
+static void on_spec(struct agent *a, const Hvi__JobSpec *s)
+{
+    struct hvi_err err = {""};
+    enum hvd_status rc = take_spec(a, s, &err);
+
+    a->have_spec = a->nranks > 0;
+    if (rc == HVD_OK && a->stopping)
+        stop_ranks(a, 0);
+    else if (rc == HVD_OK)
+        rc = hvi_link_open(&a->link, &a->loop, s->coordinator, s->key.data, s->job_id.data,
+                           &link_ops, a, &err);
+    if (rc == HVD_OK)
+        return;
+    send_error(a, rc, err.text);
+    stop_ranks(a, 0);
+}
+
+static struct hvi_rank *find_rank(struct agent *a, int32_t rank)
+{
+    for (int i = 0; i < a->nranks; i++)
+        if (a->ranks[i].rank == rank)
+            return &a->ranks[i];
+    return NULL;
+}
+
+static void on_ack(struct agent *a, const Hvi__OutputAck *m)
+{
+    struct hvi_rank *r = find_rank(a, m->rank);
+
+    if (r != NULL && m->stream >= 1 && m->stream <= 2)
+        hvi_wout_ack(&r->out[m->stream - 1], m->bytes);
+}
+
+static void on_stdin(struct agent *a, const Hvi__StdinData *m)
+{
+    for (int i = 0; i < a->nranks; i++)
+        if (m->rank == -2 || m->rank == a->ranks[i].rank)
+            hvi_win_write(&a->ranks[i].in, m->data.data, m->data.len);
+}
+
+static void on_signal(struct agent *a, const Hvi__Signal *m)
+{
+    if (m->signo < 1 || m->signo >= NSIG)
+        return;
+    for (int i = 0; i < a->nranks; i++)
+        if (m->rank < 0 || m->rank == a->ranks[i].rank)
+            hvi_rank_signal(&a->ranks[i], m->signo);
+}
+
+static void hvdrun_frame(struct hvi_chan *c, const struct hvi_msg *msg)
+{
+    struct agent *a = c->data;
+
+    switch (msg->type) {
+    case HVI_MSG_JOB_SPEC:
+        if (!a->have_spec)
+            on_spec(a, msg->body);
+        break;
+    case HVI_MSG_OUTPUT_ACK:
+        on_ack(a, msg->body);
+        break;
+    case HVI_MSG_STDIN_DATA:
+        on_stdin(a, msg->body);
+        break;
+    case HVI_MSG_SIGNAL:
+        on_signal(a, msg->body);
+        break;
+    case HVI_MSG_STOP:
+        stop_ranks(a, ((const Hvi__Stop *)msg->body)->grace_ms);
+        break;
+    default:
+        hvi_log_warn("agent", "ignored %s from hvdrun", hvi_msg_name(msg->type));
+    }
+}
+
+/* The first lifeline. */
+static void hvdrun_end(struct hvi_chan *c, const char *err)
+{
+    struct agent *a = c->data;
+
+    if (err != NULL)
+        hvi_log_error("agent", "hvdrun's pipe: %s", err);
+    if (a->nexited < a->nranks)
+        kill_all(a);
+    a->finished = true;
+    close_all(a);
+}
+
+static void hvdrun_drain(struct hvi_chan *c)
+{
+    struct agent *a = c->data;
+
+    for (int i = 0; i < a->nranks; i++)
+        for (int s = 0; s < 2; s++)
+            hvi_wout_resume(&a->ranks[i].out[s]);
+}
+
+static const struct hvi_chan_ops chan_ops = {hvdrun_frame, hvdrun_end, hvdrun_drain};
+
+/* ---- begin and end */
+
+static void keeper_cb(uv_poll_t *p, int status, int events)
+{
+    struct agent *a = p->data;
+
+    (void)status;
+    (void)events;
+    uv_poll_stop(p);
+    kill_all(a);
+    send_error(a, HVD_EIO, "the keeper process died; all ranks of this host were killed");
+    if (a->have_spec && !a->launched)
+        stop_ranks(a, 0);
+}
+
+static void say_up(struct agent *a)
+{
+    Hvi__AgentUp up = HVI__AGENT_UP__INIT;
+
+    up.version = (char *)HVI_VERSION;
+    up.pid = getpid();
+    up.runtime_dir = (char *)a->rundir;
+    send_msg(a, HVI_MSG_AGENT_UP, &up);
+}
+
+/* What left its process group and was inherited by us, the subreaper. */
+static void kill_strays(const struct hvi_keeper *keeper)
+{
+    char path[64], text[4096];
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    for (int round = 0; round < 20; round++) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+        char *save = NULL;
+        int found = 0;
+
+        if (fd >= 0)
+            close(fd);
+        if (n <= 0)
+            return;
+        text[n] = '\0';
+        for (char *w = strtok_r(text, " ", &save); w != NULL;
+             w = strtok_r(NULL, " ", &save)) {
+            pid_t pid = (pid_t)strtol(w, NULL, 10);
+
+            if (pid <= 1 || pid == keeper->pid)
+                continue;
+            found++;
+            kill(pid, SIGKILL);
+            waitpid(pid, NULL, WNOHANG);
+        }
+        if (found == 0)
+            return;
+        usleep(2000);
+    }
+}
+
+static void free_agent(struct agent *a)
+{
+    for (int i = 0; i < a->nranks; i++)
+        hvi_rank_fini(&a->ranks[i]);
+    free(a->ranks);
+    for (size_t i = 0; a->argv != NULL && a->argv[i] != NULL; i++)
+        free(a->argv[i]);
+    free(a->argv);
+    free(a->cwd);
+    free(a->host);
+    hvi_jobenv_fini(&a->env);
+    hvi_link_fini(&a->link);
+    hvi_chan_fini(&a->chan);
+    if (a->cgroup_fd >= 0)
+        close(a->cgroup_fd);
+    close(a->null_fd);
+}
+
+static void use_cgroup(struct agent *a)
+{
+    struct hvi_err err;
+
+    a->cgroup_fd = -1;
+    if (hvi_cgroup_make(a->cgroup, sizeof a->cgroup, &a->cgroup_fd) != 0) {
+        a->cgroup[0] = '\0';
+        return;
+    }
+    if (hvi_keeper_cgroup(a->keeper, a->cgroup, &err) != HVD_OK)
+        hvi_log_warn("agent", "%s", err.text);
+}
+
+int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *keeper)
+{
+    static struct agent agent;
+    struct agent *a = &agent;
+    struct hvi_err err = {""};
+
+    a->keeper = keeper;
+    a->rundir = rundir;
+    signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    a->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    use_cgroup(a);
+    if (a->null_fd < 0 || uv_loop_init(&a->loop) != 0 ||
+        hvi_chan_open(&a->chan, &a->loop, in_fd, out_fd, &chan_ops, a, &err) != HVD_OK) {
+        hvi_log_error("agent", "cannot begin: %s", err.text);
+        hvi_keeper_stop(keeper);
+        return 1;
+    }
+    uv_poll_init(&a->loop, &a->keeper_poll, keeper->fd);
+    uv_signal_init(&a->loop, &a->sigchld);
+    uv_timer_init(&a->loop, &a->stop_timer);
+    uv_timer_init(&a->loop, &a->linger_timer);
+    a->keeper_poll.data = a->sigchld.data = a->stop_timer.data = a->linger_timer.data = a;
+    a->handles_open = true;
+    uv_poll_start(&a->keeper_poll, UV_DISCONNECT, keeper_cb);
+    uv_signal_start(&a->sigchld, sigchld_cb, SIGCHLD);
+    uv_timer_start(&a->linger_timer, linger_cb, LINGER_MS, LINGER_MS);
+    uv_timer_stop(&a->linger_timer); /* uv_timer_again starts it */
+    say_up(a);
+    uv_run(&a->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&a->loop);
+    kill_strays(keeper);
+    hvi_keeper_stop(keeper);
+    free_agent(a);
+    return 0;
+}

@@ -1,0 +1,199 @@
+#include "hvdrun/agent/keeper.h"
+
+/*
+ * Happy path: ADD for each worker, acknowledged; REMOVE when it has ended; end of file when
+ * the agent exits; nothing is left to kill; the keeper exits.
+ * Failure: the agent dies. The socket may still hold messages: they are read first, then
+ * end of file, then every group is killed. A worker whose ADD was never read has not been
+ * allowed to exec yet and ends by itself, because its go pipe closed with the agent.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hvdrun/agent/cgroup.h"
+#include "hvdrun/rundir.h"
+#include "proto/base/clock.h"
+
+#define ACK_TIMEOUT_MS 5000 /* the keeper answers in microseconds unless it is stopped */
+#define END_TIMEOUT_MS 1000
+
+enum op { OP_UNSET = 0, OP_ADD = 1, OP_REMOVE = 2, OP_CGROUP = 3 };
+
+struct message {
+    int op;
+    pid_t pgid;
+    char path[256];
+};
+
+struct groups {
+    pid_t pgid[HVD_RANKS_MAX];
+    int n;
+    char cgroup[256];
+};
+
+static void apply(struct groups *g, const struct message *m)
+{
+    if (m->op == OP_ADD && g->n < HVD_RANKS_MAX && m->pgid > 1)
+        g->pgid[g->n++] = m->pgid;
+    for (int i = 0; m->op == OP_REMOVE && i < g->n; i++) {
+        if (g->pgid[i] == m->pgid) {
+            g->pgid[i] = g->pgid[--g->n];
+            break;
+        }
+    }
+    if (m->op == OP_CGROUP)
+        memcpy(g->cgroup, m->path, sizeof g->cgroup);
+}
+
+static void kill_all(const struct groups *g)
+{
+    for (int i = 0; i < g->n; i++)
+        kill(-g->pgid[i], SIGKILL);
+    if (g->cgroup[0] != '\0')
+        hvi_cgroup_kill(g->cgroup);
+}
+
+static int hung_up(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = 0};
+
+    return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+static void serve(int fd, struct groups *g)
+{
+    for (;;) {
+        struct message m;
+        ssize_t n = recv(fd, &m, sizeof m, 0);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n != (ssize_t)sizeof m)
+            return; /* the agent is gone */
+        apply(g, &m);
+        if (m.op != OP_REMOVE)
+            (void)!send(fd, &m.pgid, sizeof m.pgid, MSG_NOSIGNAL);
+    }
+}
+
+/* Keeps only what it needs open, so that nobody waits for an end of file because of it. */
+static void shed(int keep_a, int keep_b)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    for (int fd = 0; fd < 3 && null >= 0; fd++)
+        if (fd != keep_a && fd != keep_b)
+            dup2(null, fd);
+    for (int fd = 3; fd < 1024; fd++)
+        if (fd != keep_a && fd != keep_b)
+            close(fd);
+}
+
+static _Noreturn void keeper_main(int fd, int lifeline_fd, const char *rundir, int own)
+{
+    static struct groups g;
+    static const int ignored[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGPIPE,
+                                  SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2};
+
+    setpgid(0, 0);
+    prctl(PR_SET_NAME, "hvd-keeper");
+    for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
+        signal(ignored[i], SIG_IGN);
+    shed(fd, lifeline_fd);
+    serve(fd, &g);
+    kill_all(&g);
+    if (g.cgroup[0] != '\0')
+        hvi_cgroup_remove(g.cgroup);
+    if (own || hung_up(lifeline_fd))
+        hvi_rundir_remove(rundir);
+    _exit(0);
+}
+
+enum hvd_status hvi_keeper_start(int lifeline_fd, const char *rundir, int own,
+                                 struct hvi_keeper *out, struct hvi_err *err)
+{
+    int sv[2];
+    pid_t pid;
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv) != 0)
+        return hvi_fail(err, HVD_EIO, "keeper: socketpair: %s", strerror(errno));
+    pid = fork();
+    if (pid < 0) {
+        int e = errno;
+
+        close(sv[0]);
+        close(sv[1]);
+        return hvi_fail(err, HVD_EIO, "keeper: fork: %s", strerror(e));
+    }
+    if (pid == 0)
+        keeper_main(sv[1], lifeline_fd, rundir, own);
+    close(sv[1]);
+    out->pid = pid;
+    out->fd = sv[0];
+    return HVD_OK;
+}
+
+static enum hvd_status tell(struct hvi_keeper *k, const struct message *m,
+                            struct hvi_err *err)
+{
+    struct pollfd p = {.fd = k->fd, .events = POLLIN};
+    pid_t answer;
+    int n;
+
+    if (send(k->fd, m, sizeof *m, MSG_NOSIGNAL) != (ssize_t)sizeof *m)
+        return hvi_fail(err, HVD_EIO, "the keeper is gone: %s", strerror(errno));
+    do
+        n = poll(&p, 1, ACK_TIMEOUT_MS);
+    while (n < 0 && errno == EINTR);
+    if (n == 0)
+        return hvi_fail(err, HVD_EIO, "the keeper does not answer");
+    if (recv(k->fd, &answer, sizeof answer, 0) != (ssize_t)sizeof answer)
+        return hvi_fail(err, HVD_EIO, "the keeper is gone");
+    return HVD_OK;
+}
+
+enum hvd_status hvi_keeper_add(struct hvi_keeper *k, pid_t pgid, struct hvi_err *err)
+{
+    struct message m = {.op = OP_ADD, .pgid = pgid};
+
+    return tell(k, &m, err);
+}
+
+void hvi_keeper_remove(struct hvi_keeper *k, pid_t pgid)
+{
+    struct message m = {.op = OP_REMOVE, .pgid = pgid};
+
+    if (k->fd >= 0)
+        (void)!send(k->fd, &m, sizeof m, MSG_NOSIGNAL);
+}
+
+enum hvd_status hvi_keeper_cgroup(struct hvi_keeper *k, const char *dir,
+                                  struct hvi_err *err)
+{
+    struct message m = {.op = OP_CGROUP};
+
+    if (strlen(dir) >= sizeof m.path)
+        return hvi_fail(err, HVD_ELIMIT, "cgroup path is too long");
+    memcpy(m.path, dir, strlen(dir) + 1);
+    return tell(k, &m, err);
+}
+
+void hvi_keeper_stop(struct hvi_keeper *k)
+{
+    int64_t deadline = hvi_now_ms() + END_TIMEOUT_MS;
+
+    if (k->fd >= 0)
+        close(k->fd);
+    k->fd = -1;
+    while (waitpid(k->pid, NULL, WNOHANG) == 0 && hvi_now_ms() < deadline)
+        poll(NULL, 0, 1);
+}

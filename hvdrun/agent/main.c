@@ -1,0 +1,93 @@
+/** hvd-agent: started by hvdrun on each host, speaks frames on stdin and stdout. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "hvdrun/agent/agent.h"
+#include "hvdrun/rundir.h"
+#include "proto/base/log.h"
+
+static int usage(FILE *f)
+{
+    fputs("usage: hvd-agent --stdin [--runtime-dir DIR]\n"
+          "hvdrun starts this program, one on each host; it is of no use by hand.\n",
+          f);
+    return f == stdout ? 0 : 2;
+}
+
+/* Moves the frame pipes away from 0 and 1, so that nothing else writes into them. */
+static int take_pipes(int *in_fd, int *out_fd)
+{
+    int null = open("/dev/null", O_RDWR);
+
+    if (null < 0)
+        return -1;
+    *in_fd = fcntl(0, F_DUPFD_CLOEXEC, 3);
+    *out_fd = fcntl(1, F_DUPFD_CLOEXEC, 3);
+    if (*in_fd < 0 || *out_fd < 0)
+        return -1;
+    dup2(null, 0);
+    dup2(null, 1);
+    if (null > 2)
+        close(null);
+    return 0;
+}
+
+/* Two pipes and a pidfd a rank: take what the hard limit allows. */
+static void raise_fd_limit(void)
+{
+    struct rlimit r;
+
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+        r.rlim_cur = r.rlim_max < 65536 ? r.rlim_max : 65536;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *dir = NULL;
+    char made[HVI_RUNDIR_MAX];
+    struct hvi_keeper keeper = {0, -1};
+    struct hvi_err err;
+    int in_fd, out_fd;
+    int serve = 0;
+
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--stdin") == 0) {
+            serve = 1;
+        } else if (strcmp(argv[i], "--runtime-dir") == 0 && i + 1 < argc) {
+            dir = argv[++i];
+        } else if (strcmp(argv[i], "--version") == 0) {
+            puts("hvd-agent " HVI_VERSION);
+            return 0;
+        } else {
+            return usage(strcmp(argv[i], "--help") == 0 ? stdout : stderr);
+        }
+    }
+    if (!serve)
+        return usage(stderr);
+    hvi_log_setup("hvd-agent", HVI_LOG_WARN);
+    signal(SIGTTOU, SIG_IGN); /* our group is in the background of the terminal */
+    if (take_pipes(&in_fd, &out_fd) != 0) {
+        hvi_log_error("agent", "stdin and stdout must be pipes: %s", strerror(errno));
+        return 1;
+    }
+    if (dir == NULL && hvi_rundir_make(made, &err) != HVD_OK) {
+        hvi_log_error("agent", "%s", err.text);
+        return 1;
+    }
+    if (hvi_keeper_start(in_fd, dir != NULL ? dir : made, dir == NULL, &keeper, &err) !=
+        HVD_OK) {
+        hvi_log_error("agent", "%s", err.text);
+        return 1;
+    }
+    prctl(PR_SET_DUMPABLE, 0); /* the job key will be in memory: no core, no ptrace */
+    raise_fd_limit();
+    return hvi_agent_run(in_fd, out_fd, dir != NULL ? dir : made, &keeper);
+}

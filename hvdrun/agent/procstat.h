@@ -1,0 +1,12 @@
+/** What a process does right now, in one word, for the stall inspector. */
+#ifndef HVI_AGENT_PROCSTAT_H
+#define HVI_AGENT_PROCSTAT_H
+
+#include <sys/types.h>
+
+/** "running", "sleeping", "waiting for disk", "stopped", "traced", "zombie", "gone". */
+const char *hvi_procstat(pid_t pid);
+/** The word for a state letter of /proc/PID/stat; the line may be damaged: "unknown". */
+const char *hvi_procstat_parse(const char *line);
+
+#endif

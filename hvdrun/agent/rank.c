@@ -1,0 +1,228 @@
+#include "hvdrun/agent/rank.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "proto/base/clock.h"
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static void close_poll(uv_poll_t *p, bool *open)
+{
+    if (*open)
+        uv_close((uv_handle_t *)p, NULL);
+    *open = false;
+}
+
+/* The exec has happened (end of file) or has failed (a record). */
+static void start_cb(uv_poll_t *p, int status, int events)
+{
+    struct hvi_rank *r = p->data;
+    struct hvi_spawn_failure f = {0, 0};
+
+    (void)status;
+    (void)events;
+    if (!r->start_poll_open)
+        return;
+    if (read(r->fail_fd, &f, sizeof f) != (ssize_t)sizeof f)
+        f.stage = f.error = 0;
+    close_poll(p, &r->start_poll_open);
+    close_fd(&r->fail_fd);
+    r->ops->on_started(r, &f);
+}
+
+static void stream_end(void *data)
+{
+    struct hvi_rank *r = data;
+
+    if (--r->open_streams == 0)
+        r->ops->on_output_end(r);
+}
+
+/*
+ * The leader is a zombie here, so its number still names its group: kill the group, let
+ * the keeper forget it, and only then reap.
+ */
+static void ended(struct hvi_rank *r)
+{
+    int status = 0;
+
+    if (r->exited || r->pid == 0)
+        return;
+    if (r->start_poll_open)
+        start_cb(&r->start_poll, 0, 0);
+    kill(-r->pid, SIGKILL);
+    hvi_keeper_remove(r->keeper, r->pid);
+    while (waitpid(r->pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    r->exited = true;
+    r->wait_status = status;
+    close_poll(&r->exit_poll, &r->exit_poll_open);
+    close_fd(&r->pidfd);
+    hvi_win_close(&r->in);
+    r->ops->on_exited(r);
+    for (int i = 0; i < 2; i++)
+        hvi_wout_exited(&r->out[i]);
+}
+
+void hvi_rank_check(struct hvi_rank *r)
+{
+    siginfo_t info = {.si_pid = 0};
+
+    if (r->pid != 0 && !r->exited &&
+        waitid(P_PID, (id_t)r->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid == r->pid)
+        ended(r);
+}
+
+static void exit_cb(uv_poll_t *p, int status, int events)
+{
+    (void)status;
+    (void)events;
+    hvi_rank_check(p->data);
+}
+
+struct fds {
+    int in[2], out[2], err[2];
+};
+
+static void close_fds(struct fds *f)
+{
+    for (int i = 0; i < 2; i++) {
+        close_fd(&f->in[i]);
+        close_fd(&f->out[i]);
+        close_fd(&f->err[i]);
+    }
+}
+
+static enum hvd_status make_pipes(struct fds *f, bool with_stdin, struct hvi_err *err)
+{
+    if ((with_stdin && pipe2(f->in, O_CLOEXEC) != 0) || pipe2(f->out, O_CLOEXEC) != 0 ||
+        pipe2(f->err, O_CLOEXEC) != 0)
+        return hvi_fail(err, HVD_EIO, "pipe: %s", strerror(errno));
+    return HVD_OK;
+}
+
+/* Hands our pipe ends to the loop. */
+static enum hvd_status watch(struct hvi_rank *r, const struct hvi_rank_common *c,
+                             struct fds *f, struct hvi_err *err)
+{
+    int *ends[2] = {&f->out[0], &f->err[0]};
+    enum hvd_status rc = HVD_OK;
+
+    for (int i = 0; i < 2 && rc == HVD_OK; i++) {
+        rc = hvi_wout_open(&r->out[i], c->loop, *ends[i], c->chan, r->rank,
+                           (uint32_t)i + 1, c->window_bytes, stream_end, r, err);
+        *ends[i] = -1;
+        r->open_streams += rc == HVD_OK;
+    }
+    if (rc == HVD_OK && f->in[1] >= 0) {
+        rc = hvi_win_open(&r->in, c->loop, f->in[1], c->chan, r->rank, err);
+        f->in[1] = -1;
+    }
+    if (rc != HVD_OK)
+        return rc;
+    uv_poll_init(c->loop, &r->start_poll, r->fail_fd);
+    r->start_poll.data = r;
+    r->start_poll_open = true;
+    uv_poll_start(&r->start_poll, UV_READABLE | UV_DISCONNECT, start_cb);
+    r->pidfd = hvi_pidfd_open(r->pid); /* without it the agent's SIGCHLD does the work */
+    if (r->pidfd >= 0 && uv_poll_init(c->loop, &r->exit_poll, r->pidfd) == 0) {
+        r->exit_poll.data = r;
+        r->exit_poll_open = true;
+        uv_poll_start(&r->exit_poll, UV_READABLE, exit_cb);
+    }
+    return HVD_OK;
+}
+
+enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common *c,
+                               bool with_stdin, struct hvi_spawn_failure *failure,
+                               struct hvi_err *err)
+{
+    struct fds f = {{-1, -1}, {-1, -1}, {-1, -1}};
+    struct hvi_spawn_plan plan = {.argv = c->argv, .cwd = c->cwd};
+    struct hvi_spawned child = {0, -1, -1};
+    struct hvi_jobenv env = {0};
+    enum hvd_status rc;
+
+    r->ops = c->ops;
+    r->owner = c->owner;
+    r->keeper = c->keeper;
+    r->pidfd = r->fail_fd = -1;
+    failure->stage = HVI_SPAWN_FORK;
+    failure->error = 0;
+    rc = hvi_jobenv_copy(c->env, &env);
+    if (rc == HVD_OK)
+        rc = hvi_jobenv_copy(&r->env, &env);
+    if (rc == HVD_OK)
+        rc = make_pipes(&f, with_stdin, err);
+    if (rc != HVD_OK)
+        goto done;
+    plan.envp = env.vars;
+    plan.in_fd = with_stdin ? f.in[0] : c->null_fd;
+    plan.out_fd = f.out[1];
+    plan.err_fd = f.err[1];
+    plan.cgroup_fd = c->cgroup_fd;
+    rc = hvi_spawn(&plan, &child, &failure->error, err);
+    if (rc != HVD_OK)
+        goto done;
+    rc = hvi_keeper_add(c->keeper, child.pid, err);
+    if (rc != HVD_OK) {
+        close_fd(&child.go_fd); /* it exits */
+        close_fd(&child.fail_fd);
+        kill(child.pid, SIGKILL);
+        waitpid(child.pid, NULL, 0);
+        goto done;
+    }
+    r->pid = child.pid;
+    r->fail_fd = child.fail_fd;
+    r->started_ms = hvi_now_ms();
+    hvi_spawn_go(&child);
+    rc = watch(r, c, &f, err);
+    if (rc != HVD_OK) {
+        kill(-r->pid, SIGKILL);
+        hvi_keeper_remove(c->keeper, r->pid);
+        waitpid(r->pid, NULL, 0);
+        hvi_rank_close(r);
+        r->pid = 0;
+    }
+done:
+    close_fds(&f);
+    hvi_jobenv_fini(&env);
+    return rc;
+}
+
+void hvi_rank_signal(const struct hvi_rank *r, int signo)
+{
+    if (r->pid != 0 && !r->exited)
+        kill(-r->pid, signo);
+}
+
+void hvi_rank_close(struct hvi_rank *r)
+{
+    close_poll(&r->exit_poll, &r->exit_poll_open);
+    close_poll(&r->start_poll, &r->start_poll_open);
+    close_fd(&r->pidfd);
+    close_fd(&r->fail_fd);
+    hvi_win_close(&r->in);
+    for (int i = 0; i < 2; i++) {
+        if (r->out[i].open) {
+            r->out[i].open = false;
+            uv_close((uv_handle_t *)&r->out[i].pipe, NULL);
+        }
+    }
+}
+
+void hvi_rank_fini(struct hvi_rank *r)
+{
+    hvi_jobenv_fini(&r->env);
+}

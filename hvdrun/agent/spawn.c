@@ -1,0 +1,102 @@
+#include "hvdrun/agent/spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int hvi_pidfd_open(pid_t pid)
+{
+    return (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by itself */
+}
+
+static _Noreturn void fail(int fd, int stage, int error)
+{
+    struct hvi_spawn_failure f = {.stage = stage, .error = error};
+
+    (void)!write(fd, &f, sizeof f);
+    _exit(stage == HVI_SPAWN_EXEC ? (error == ENOENT ? 127 : 126) : 125);
+}
+
+static void reset_signals(void)
+{
+    sigset_t none;
+
+    for (int s = 1; s < NSIG; s++)
+        signal(s, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go, int err_fd)
+{
+    char byte;
+    ssize_t n;
+
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != agent) /* it died before the line above */
+        _exit(125);
+    if (p->cgroup_fd >= 0)
+        (void)!write(p->cgroup_fd, "0", 1);
+    do
+        n = read(go, &byte, 1);
+    while (n < 0 && errno == EINTR);
+    if (n != 1)
+        _exit(125);
+    reset_signals();
+    if (dup2(p->in_fd, 0) < 0 || dup2(p->out_fd, 1) < 0 || dup2(p->err_fd, 2) < 0)
+        fail(err_fd, HVI_SPAWN_FORK, errno);
+    if (chdir(p->cwd) != 0)
+        fail(err_fd, HVI_SPAWN_CHDIR, errno);
+    environ = p->envp;
+    execvp(p->argv[0], p->argv);
+    fail(err_fd, HVI_SPAWN_EXEC, errno);
+}
+
+enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned *out,
+                          int *error, struct hvi_err *err)
+{
+    int go[2], failure[2];
+    pid_t agent = getpid();
+    pid_t pid;
+
+    if (pipe2(go, O_CLOEXEC) != 0) {
+        *error = errno;
+        return hvi_fail(err, HVD_EIO, "pipe: %s", strerror(*error));
+    }
+    if (pipe2(failure, O_CLOEXEC) != 0) {
+        *error = errno;
+        close(go[0]);
+        close(go[1]);
+        return hvi_fail(err, HVD_EIO, "pipe: %s", strerror(*error));
+    }
+    pid = fork();
+    if (pid == 0) {
+        close(go[1]); /* its end of file must come when the agent dies */
+        child(plan, agent, go[0], failure[1]);
+    }
+    *error = errno;
+    close(go[0]);
+    close(failure[1]);
+    if (pid < 0) {
+        close(go[1]);
+        close(failure[0]);
+        return hvi_fail(err, HVD_EIO, "fork: %s", strerror(*error));
+    }
+    setpgid(pid, pid); /* both sides: whoever comes first */
+    out->pid = pid;
+    out->go_fd = go[1];
+    out->fail_fd = failure[0];
+    return HVD_OK;
+}
+
+void hvi_spawn_go(struct hvi_spawned *s)
+{
+    (void)!write(s->go_fd, "g", 1);
+    close(s->go_fd);
+    s->go_fd = -1;
+}

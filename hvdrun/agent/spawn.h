@@ -1,0 +1,48 @@
+/** Forking a worker so that it cannot outlive the agent. */
+#ifndef HVI_AGENT_SPAWN_H
+#define HVI_AGENT_SPAWN_H
+
+#include <sys/types.h>
+
+#include "proto/base/err.h"
+
+enum hvi_spawn_stage {
+    HVI_SPAWN_UNSET = 0,
+    HVI_SPAWN_FORK = 1,
+    HVI_SPAWN_CHDIR = 2,
+    HVI_SPAWN_EXEC = 3
+};
+
+/** What to run; descriptors are the caller's and must be above 2. */
+struct hvi_spawn_plan {
+    char **argv, **envp;
+    const char *cwd;
+    int in_fd, out_fd, err_fd;
+    int cgroup_fd; /* cgroup.procs to enter, or -1 */
+};
+
+/** What came of it. fail_fd yields struct hvi_spawn_failure, or end of file after exec. */
+struct hvi_spawned {
+    pid_t pid;
+    int go_fd;
+    int fail_fd;
+};
+struct hvi_spawn_failure {
+    int stage; /* enum hvi_spawn_stage */
+    int error; /* errno */
+};
+
+/**
+ * Forks a child in its own process group that dies with the agent and waits for
+ * hvi_spawn_go(). Closing go_fd instead makes it exit.
+ *
+ * Returns  HVD_OK, HVD_EIO with the reason; error: its errno.
+ */
+enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned *out,
+                          int *error, struct hvi_err *err);
+/** Lets it change directory and exec; closes go_fd. */
+void hvi_spawn_go(struct hvi_spawned *s);
+/** A descriptor that polls readable once pid has ended; -1 with errno. */
+int hvi_pidfd_open(pid_t pid);
+
+#endif

@@ -1,0 +1,108 @@
+#include "hvdrun/rundir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "proto/sec/handshake.h"
+
+enum hvd_status hvi_rundir_make(char out[HVI_RUNDIR_MAX], struct hvi_err *err)
+{
+    const char *bases[] = {getenv("XDG_RUNTIME_DIR"), "/tmp"};
+
+    for (size_t i = 0; i < 2; i++) {
+        char path[HVI_RUNDIR_MAX];
+        int n;
+
+        if (bases[i] == NULL || bases[i][0] != '/')
+            continue;
+        n = snprintf(path, sizeof path, "%s/hvd-XXXXXX", bases[i]);
+        if (n < 0 || n >= (int)sizeof path)
+            continue;
+        if (mkdtemp(path) != NULL) {
+            memcpy(out, path, sizeof path);
+            return HVD_OK;
+        }
+    }
+    return hvi_fail(err, HVD_EIO, "cannot make a runtime directory in /tmp: %s",
+                    strerror(errno));
+}
+
+/* The content of an open directory, at most three levels deep. Takes fd. */
+static void empty(int fd, int depth)
+{
+    DIR *d = fdopendir(fd);
+    const struct dirent *e;
+
+    if (d == NULL) {
+        close(fd);
+        return;
+    }
+    while ((e = readdir(d)) != NULL) {
+        int sub;
+
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        if (unlinkat(dirfd(d), e->d_name, 0) == 0 || errno == ENOENT || depth >= 3)
+            continue;
+        sub = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (sub >= 0)
+            empty(sub, depth + 1);
+        unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR);
+    }
+    closedir(d);
+}
+
+void hvi_rundir_remove(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    struct stat st;
+
+    if (name == NULL || strncmp(name, "/hvd-", 5) != 0)
+        return;
+    /* again when somebody added an entry between emptying and removing */
+    for (int i = 0; i < 5; i++) {
+        int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+        if (fd < 0)
+            return;
+        if (fstat(fd, &st) != 0 || st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
+            close(fd);
+            return;
+        }
+        empty(fd, 0);
+        if (rmdir(path) == 0)
+            return;
+    }
+}
+
+enum hvd_status hvi_rundir_put_key(const char *dir, const uint8_t *key, char *out,
+                                   size_t cap, struct hvi_err *err)
+{
+    static const char digits[] = "0123456789abcdef";
+    enum hvd_status rc = HVD_OK;
+    char text[2 * HVI_KEY_BYTES + 1];
+    ssize_t n;
+    int fd;
+
+    snprintf(out, cap, "%s/key", dir);
+    fd = open(out, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return hvi_fail(err, HVD_EIO, "%s: %s", out, strerror(errno));
+    for (size_t i = 0; i < HVI_KEY_BYTES; i++) {
+        text[2 * i] = digits[key[i] >> 4];
+        text[2 * i + 1] = digits[key[i] & 15];
+    }
+    text[sizeof text - 1] = '\n';
+    n = write(fd, text, sizeof text);
+    if (n != (ssize_t)sizeof text)
+        rc = hvi_fail(err, HVD_EIO, "%s: %s", out, n < 0 ? strerror(errno) : "disk full");
+    hvi_wipe(text, sizeof text);
+    close(fd);
+    return rc;
+}

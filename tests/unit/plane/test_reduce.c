@@ -1,0 +1,763 @@
+/** Folds against a reference written here without the product's code: one element at a
+ *  time, conversions by ldexp and nearbyint. Every instruction set of this CPU is held to
+ *  it bit for bit. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/names.h"
+#include "test.h"
+#include "worker/plane/reduce/reduce.h"
+
+#define MAX_SRC 9
+
+static const char *const isas[] = {"scalar", "avx2", "avx512", "neon"};
+#define NISAS ((int)(sizeof(isas) / sizeof(isas[0])))
+
+static const uint32_t ops[] = {HVD_AVERAGE, HVD_SUM, HVD_MIN, HVD_MAX, HVD_PRODUCT};
+#define NOPS ((int)(sizeof(ops) / sizeof(ops[0])))
+
+/* ---- reference */
+
+static uint32_t bits_of(float f)
+{
+    uint32_t u;
+
+    memcpy(&u, &f, sizeof(u));
+    return u;
+}
+
+static float float_of(uint32_t u)
+{
+    float f;
+
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+static float ref_from_f16(uint16_t h)
+{
+    int exponent = (h >> 10) & 31;
+    int fraction = h & 1023;
+    double v = exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
+
+    if (exponent == 31)
+        v = fraction != 0 ? (double)NAN : (double)INFINITY;
+    return (float)(h & 0x8000 ? -v : v);
+}
+
+/* Nearest multiple of the spacing at |x|, ties to even; spacing is 2^(exponent - digits),
+ * at least 2^lowest. */
+static double ref_round(float x, int digits, int lowest)
+{
+    int exponent;
+    int unit;
+
+    frexp((double)x, &exponent);
+    unit = exponent - digits < lowest ? lowest : exponent - digits;
+    return ldexp(nearbyint(ldexp((double)x, -unit)), unit);
+}
+
+static uint16_t ref_to_f16(float x)
+{
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    double v;
+    int exponent;
+
+    if (isnan(x))
+        return 0x7e00;
+    v = isinf(x) ? (double)INFINITY : fabs(ref_round(x, 11, -24));
+    if (v > 65504.0)
+        return (uint16_t)(sign | 0x7c00);
+    if (v < ldexp(1, -14))
+        return (uint16_t)(sign | (uint16_t)ldexp(v, 24));
+    frexp(v, &exponent);
+    return (uint16_t)(sign | ((exponent + 14) << 10) |
+                      ((uint16_t)ldexp(v, 11 - exponent) - 1024));
+}
+
+static uint16_t ref_to_bf16(float x)
+{
+    if (isnan(x))
+        return 0x7fc0;
+    if (isinf(x) || x == 0.0f)
+        return (uint16_t)(bits_of(x) >> 16);
+    return (uint16_t)(bits_of((float)ref_round(x, 8, -133)) >> 16);
+}
+
+/* One element of any type. Integers of up to 64 bits in i, floats of f16, bf16, f32 in f. */
+struct value {
+    int64_t i;
+    float f;
+    double d;
+};
+
+static struct value ref_get(const void *p, int64_t at, uint32_t dtype)
+{
+    const char *b = (const char *)p + at * (int64_t)hvi_dtype_size(dtype);
+    struct value v = {0, 0, 0};
+    uint16_t h;
+
+    switch (dtype) {
+    case HVD_UINT8:
+        v.i = *(const uint8_t *)b;
+        break;
+    case HVD_BOOL:
+        v.i = *b != 0;
+        break;
+    case HVD_INT8:
+        v.i = *(const int8_t *)b;
+        break;
+    case HVD_UINT16:
+        memcpy(&h, b, 2);
+        v.i = h;
+        break;
+    case HVD_INT16:
+        memcpy(&h, b, 2);
+        v.i = (int16_t)h;
+        break;
+    case HVD_INT32: {
+        int32_t x;
+        memcpy(&x, b, 4);
+        v.i = x;
+        break;
+    }
+    case HVD_INT64:
+        memcpy(&v.i, b, 8);
+        break;
+    case HVD_FLOAT16:
+        memcpy(&h, b, 2);
+        v.f = ref_from_f16(h);
+        break;
+    case HVD_BFLOAT16:
+        memcpy(&h, b, 2);
+        v.f = float_of((uint32_t)h << 16);
+        break;
+    case HVD_FLOAT32:
+        memcpy(&v.f, b, 4);
+        break;
+    case HVD_FLOAT64:
+        memcpy(&v.d, b, 8);
+        break;
+    default:
+        cr_assert_fail("dtype %u", dtype);
+    }
+    return v;
+}
+
+static void ref_put(void *p, int64_t at, uint32_t dtype, struct value v)
+{
+    char *b = (char *)p + at * (int64_t)hvi_dtype_size(dtype);
+    uint16_t h;
+
+    switch (dtype) {
+    case HVD_FLOAT16:
+        h = ref_to_f16(v.f);
+        memcpy(b, &h, 2);
+        break;
+    case HVD_BFLOAT16:
+        h = ref_to_bf16(v.f);
+        memcpy(b, &h, 2);
+        break;
+    case HVD_FLOAT32:
+        v.f = isnan(v.f) ? float_of(0x7fc00000u) : v.f;
+        memcpy(b, &v.f, 4);
+        break;
+    case HVD_FLOAT64:
+        v.d = isnan(v.d) ? fabs((double)NAN) : v.d;
+        memcpy(b, &v.d, 8);
+        break;
+    default: /* the low bytes: little endian */
+        memcpy(b, &v.i, hvi_dtype_size(dtype));
+    }
+}
+
+#define PICK(a, b, lower) (isnan(a) || !((lower) ? (b) < (a) : (b) > (a)) ? (a) : (b))
+#define FOLD_FLOAT(a, b, op)                                                             \
+    ((op) == HVD_PRODUCT ? (a) * (b)                                                     \
+     : (op) == HVD_MIN || (op) == HVD_MAX                                                \
+         ? (isnan(b) ? (b) : PICK(a, b, (op) == HVD_MIN))                                \
+         : (a) + (b))
+
+static struct value ref_two(struct value a, struct value b, uint32_t dtype, uint32_t op)
+{
+    struct value r = {0, 0, 0};
+
+    r.f = FOLD_FLOAT(a.f, b.f, op);
+    r.d = FOLD_FLOAT(a.d, b.d, op);
+    if (op == HVD_MIN)
+        r.i = b.i < a.i ? b.i : a.i;
+    else if (op == HVD_MAX)
+        r.i = b.i > a.i ? b.i : a.i;
+    else if (op == HVD_PRODUCT)
+        r.i = (int64_t)((uint64_t)a.i * (uint64_t)b.i);
+    else
+        r.i = (int64_t)((uint64_t)a.i + (uint64_t)b.i);
+    if (dtype == HVD_BOOL)
+        r.i = r.i != 0;
+    return r;
+}
+
+static int64_t ref_clamp(double d, uint32_t dtype)
+{
+    int bits = 8 * (int)hvi_dtype_size(dtype);
+    bool is_unsigned = dtype == HVD_UINT8 || dtype == HVD_UINT16;
+    double top = ldexp(1, is_unsigned ? bits : bits - 1);
+
+    if (d >= top)
+        return is_unsigned ? (int64_t)top - 1
+                           : (int64_t)((UINT64_C(1) << (bits - 1)) - 1);
+    if (is_unsigned)
+        return d <= 0 ? 0 : (int64_t)d;
+    return d < -top ? (int64_t)-top : (int64_t)d;
+}
+
+static struct value ref_scale(struct value v, uint32_t dtype, double scale)
+{
+    bool is_float = dtype >= HVD_FLOAT16 && dtype <= HVD_FLOAT64;
+
+    if (scale == 1.0)
+        return v;
+    v.f *= (float)scale;
+    v.d *= scale;
+    if (!is_float)
+        v.i = ref_clamp((double)v.i * scale, dtype);
+    return v;
+}
+
+/* The integer as its own type holds it (a wrapped sum of int8 is an int8 again). */
+static struct value ref_wrap(struct value v, uint32_t dtype)
+{
+    int64_t room;
+
+    if (dtype >= HVD_FLOAT16 && dtype <= HVD_FLOAT64)
+        return v;
+    ref_put(&room, 0, dtype, v);
+    return ref_get(&room, 0, dtype);
+}
+
+static void ref_fold(void *out, const void *const *src, int nsrc, int64_t count,
+                     uint32_t dtype, uint32_t op, double pre, double post)
+{
+    for (int64_t i = 0; i < count; i++) {
+        struct value r = {0, 0, 0};
+        int taken = 0;
+        int last = 0;
+
+        for (int k = 0; k < nsrc; k++) {
+            struct value v;
+
+            if (src[k] == NULL)
+                continue;
+            v = ref_scale(ref_get(src[k], i, dtype), dtype, pre);
+            r = taken++ == 0 ? v : ref_wrap(ref_two(r, v, dtype, op), dtype);
+            last = k;
+        }
+        if (taken == 1 && pre == 1.0 && post == 1.0 && dtype != HVD_BOOL) { /* a copy */
+            int64_t size = hvi_dtype_size(dtype);
+
+            memcpy((char *)out + i * size, (const char *)src[last] + i * size,
+                   (size_t)size);
+            continue;
+        }
+        ref_put(out, i, dtype, ref_scale(r, dtype, post));
+    }
+}
+
+/* ---- inputs */
+
+static uint64_t random_state;
+
+static uint64_t random_bits(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+/* Half of the floats are numbers near 1, the others any bits: NaN, infinities, subnormals
+ * and zeros of both signs are among them. */
+static void fill(void *p, int64_t count, uint32_t dtype)
+{
+    static const uint16_t odd16[] = {0x8000, 0x0000, 0x7c00, 0xfc00, 0x7c01, 0xffff,
+                                     0x0001, 0x83ff, 0x7bff, 0x7f80, 0xff81, 0x7f7f};
+    static const uint32_t odd32[] = {0x80000000, 0,          0x7f800000, 0xff800000,
+                                     0x7f800001, 0xffffffff, 1,          0x807fffff,
+                                     0x7f7fffff, 0x00800000, 0x33000000, 0x38800000};
+    static const uint64_t odd64[] = {UINT64_C(1) << 63,     0,
+                                     0x7ff0000000000000,    0xfff0000000000000,
+                                     0x7ff0000000000001,    UINT64_MAX,
+                                     1,                     0x800fffffffffffff,
+                                     0x7fefffffffffffff,    INT64_MAX,
+                                     UINT64_C(1) << 62,     0x0010000000000000};
+    uint32_t size = hvi_dtype_size(dtype);
+
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t u = random_bits();
+        unsigned which = (unsigned)(u >> 60) % 12;
+        char *b = (char *)p + i * (int64_t)size;
+        struct value v = {(int64_t)(u >> 8), (float)(u >> 40) * 0x1p-23f - 1.0f,
+                          (double)(u >> 11) * 0x1p-52 - 1.0};
+
+        if (u % 8 == 0)
+            memcpy(b, &u, size);
+        else if (u % 8 == 1)
+            memcpy(b, size == 8   ? (const void *)&odd64[which]
+                      : size == 4 ? (const void *)&odd32[which]
+                                  : (const void *)&odd16[which], size);
+        else
+            ref_put(b, 0, dtype, v);
+        if (dtype == HVD_BOOL && u % 3 != 0)
+            *b = (char)(u % 3 - 1);
+    }
+}
+
+static void make_sources(void *own[MAX_SRC], int64_t count, uint32_t dtype)
+{
+    random_state = UINT64_C(0x9e3779b97f4a7c15) + dtype;
+    for (int k = 0; k < MAX_SRC; k++) {
+        own[k] = malloc((size_t)count * hvi_dtype_size(dtype) + 1);
+        cr_assert_not_null(own[k]);
+        fill(own[k], count, dtype);
+    }
+}
+
+static void free_sources(void *own[MAX_SRC])
+{
+    for (int k = 0; k < MAX_SRC; k++)
+        free(own[k]);
+}
+
+static void expect_equal(const void *got, const void *want, int64_t count, uint32_t dtype,
+                         const char *what)
+{
+    int64_t size = hvi_dtype_size(dtype);
+
+    for (int64_t i = 0; i < count; i++) {
+        const unsigned char *g = (const unsigned char *)got + i * size;
+        const unsigned char *w = (const unsigned char *)want + i * size;
+
+        if (memcmp(g, w, (size_t)size) != 0) {
+            uint64_t a = 0;
+            uint64_t b = 0;
+
+            memcpy(&a, g, (size_t)size);
+            memcpy(&b, w, (size_t)size);
+            cr_assert_fail("%s %s %s: element %lld of %lld is %#llx, not %#llx", what,
+                           hvi_reduce_isa(), hvi_dtype_name(dtype), (long long)i,
+                           (long long)count, (unsigned long long)a, (unsigned long long)b);
+        }
+    }
+}
+
+static bool foldable(uint32_t dtype, uint32_t op)
+{
+    return hvi_reduce_check(dtype, op, 1.0, 1.0, NULL) == HVD_OK;
+}
+
+/* Fold sources on every instruction set, apart and streamed, and compare with want. */
+static void fold_everywhere(void *out, const void *want, const void *const *src, int nsrc,
+                            int64_t count, uint32_t dtype, uint32_t op, double pre,
+                            double post)
+{
+    size_t bytes = (size_t)count * hvi_dtype_size(dtype);
+
+    for (int s = 0; s < 2 * NISAS; s++) {
+        if (hvi_reduce_force(isas[s / 2]) != HVD_OK)
+            continue;
+        memset(out, 0xa5, bytes);
+        hvi_reduce_fold(out, src, nsrc, count, dtype, op, pre, false, -1, post, s % 2);
+        expect_equal(out, want, count, dtype, hvi_reduce_op_name(op));
+    }
+}
+
+/* ---- the promises */
+
+static void check_counts(const int64_t *counts, int ncounts, int nsrc_step)
+{
+    int64_t most = counts[ncounts - 1] > MAX_SRC + 1 ? counts[ncounts - 1] : MAX_SRC + 1;
+
+    for (uint32_t dtype = HVD_UINT8; dtype < HVD_DTYPE_COUNT; dtype++) {
+        size_t bytes = (size_t)most * hvi_dtype_size(dtype) + 1;
+        void *own[MAX_SRC];
+        void *out = malloc(bytes);
+        void *want = malloc(bytes);
+
+        make_sources(own, most, dtype);
+        for (int o = 0; o < NOPS; o++)
+            for (int n = 1; n <= MAX_SRC && foldable(dtype, ops[o]); n += nsrc_step)
+                for (int c = 0; c < ncounts; c++) {
+                    /* negative: relative to the number of sources */
+                    int64_t count = counts[c] < 0 ? n + counts[c] + 2 : counts[c];
+                    const void *const *src = (const void *const *)own;
+
+                    ref_fold(want, src, n, count, dtype, ops[o], 1.0, 1.0);
+                    fold_everywhere(out, want, src, n, count, dtype, ops[o], 1.0, 1.0);
+                }
+        free_sources(own);
+        free(out);
+        free(want);
+    }
+}
+
+Test(reduce, equals_the_reference_for_small_counts, .timeout = 60)
+{
+    const int64_t counts[] = {0, 1, -3, -2, -1, 63, 64, 65, 4097};
+
+    check_counts(counts, 9, 1);
+}
+
+Test(reduce, equals_the_reference_across_many_blocks, .timeout = 120)
+{
+    const int64_t counts[] = {1000003};
+
+    check_counts(counts, 1, 4); /* 1, 5 and 9 sources */
+}
+
+Test(reduce, scales_before_and_after, .timeout = 60)
+{
+    static const double pairs[][2] = {{0.5, 1.0},  {1.0, 1.0 / 3.0}, {3.7, 0.1},
+                                      {-1e6, 1e4}, {1e-30, 1.0},     {0.0, -2.0}};
+    const int64_t count = 2061;
+
+    for (uint32_t dtype = HVD_UINT8; dtype < HVD_BOOL; dtype++) {
+        void *own[MAX_SRC];
+        double out[2061];
+        double want[2061];
+
+        make_sources(own, count, dtype);
+        for (int o = 0; o < NOPS; o++)
+            for (int p = 0; p < 6; p++)
+                for (int n = 1; n <= MAX_SRC; n++) {
+                    const void *const *src = (const void *const *)own;
+
+                    ref_fold(want, src, n, count, dtype, ops[o], pairs[p][0], pairs[p][1]);
+                    fold_everywhere(out, want, src, n, count, dtype, ops[o], pairs[p][0],
+                                    pairs[p][1]);
+                }
+        free_sources(own);
+    }
+}
+
+Test(reduce, skips_absent_sources, .timeout = 30)
+{
+    const int64_t count = 300;
+
+    for (uint32_t dtype = HVD_UINT8; dtype < HVD_DTYPE_COUNT; dtype++) {
+        void *own[MAX_SRC];
+        double out[300];
+        double want[300];
+
+        make_sources(own, count, dtype);
+        for (int o = 0; o < NOPS; o++)
+            for (unsigned mask = 0; mask < 128 && foldable(dtype, ops[o]); mask++) {
+                const void *src[7];
+
+                for (int k = 0; k < 7; k++)
+                    src[k] = mask >> k & 1 ? own[k] : NULL;
+                if (mask == 0)
+                    hvi_reduce_neutral(want, count, dtype, ops[o]);
+                else
+                    ref_fold(want, src, 7, count, dtype, ops[o], 1.0, 1.0);
+                fold_everywhere(out, want, src, 7, count, dtype, ops[o], 1.0, 1.0);
+            }
+        free_sources(own);
+    }
+}
+
+Test(reduce, writes_over_any_source, .timeout = 30)
+{
+    const int64_t count = 3001;
+
+    for (uint32_t dtype = HVD_UINT8; dtype < HVD_DTYPE_COUNT; dtype++) {
+        uint32_t op = dtype == HVD_BOOL ? HVD_SUM : HVD_AVERAGE;
+        double post = dtype == HVD_BOOL ? 1.0 : 0.25;
+        size_t bytes = (size_t)count * hvi_dtype_size(dtype);
+
+        for (int n = 1; n <= MAX_SRC; n++)
+            for (int target = 0; target < 2 * n; target++) {
+                void *own[MAX_SRC];
+                double want[3001];
+                const void *const *src = (const void *const *)own;
+
+                make_sources(own, count, dtype);
+                ref_fold(want, src, n, count, dtype, op, 1.0, post);
+                hvi_reduce_force(isas[(n + target) % NISAS]); /* absent: as before */
+                hvi_reduce_fold(own[target / 2], src, n, count, dtype, op, 1.0, false, -1,
+                                post, target % 2);
+                cr_assert_eq(memcmp(own[target / 2], want, bytes), 0,
+                             "%s over source %d of %d", hvi_dtype_name(dtype), target / 2,
+                             n);
+                free_sources(own);
+            }
+    }
+}
+
+/* Any address, also an odd one, and not a byte beside the result. */
+Test(reduce, takes_any_address, .timeout = 60)
+{
+    const int64_t count = 1100;
+
+    for (uint32_t dtype = HVD_UINT8; dtype < HVD_DTYPE_COUNT; dtype++)
+        for (int shift = 1; shift < 64; shift += 5) {
+            size_t bytes = (size_t)count * hvi_dtype_size(dtype);
+            unsigned char room[3][1100 * 8 + 200];
+            unsigned char want[1100 * 8];
+            const void *src[2] = {room[0] + shift, room[1] + 3 * shift % 64};
+            unsigned char *out = room[2] + shift * 7 % 64 + 64;
+
+            random_state = 77;
+            fill(room[0] + shift, count, dtype);
+            fill(room[1] + 3 * shift % 64, count, dtype);
+            ref_fold(want, src, 2, count, dtype, HVD_SUM, 1.0, 1.0);
+            for (int s = 0; s < 2 * NISAS; s++) {
+                if (hvi_reduce_force(isas[s / 2]) != HVD_OK)
+                    continue;
+                memset(room[2], 0x5a, sizeof(room[2]));
+                hvi_reduce_fold(out, src, 2, count, dtype, HVD_SUM, 1.0, false, -1, 1.0,
+                                s % 2);
+                expect_equal(out, want, count, dtype, "shifted");
+                for (unsigned char *p = room[2]; p < room[2] + sizeof(room[2]); p++)
+                    if (*p != 0x5a && (p < out || p >= out + bytes))
+                        cr_assert_fail("%s %s: byte %td beside the result",
+                                       hvi_reduce_isa(), hvi_dtype_name(dtype), p - out);
+            }
+        }
+}
+
+/* Whoever folds, the bits are the same: own is rounded as a stager rounds. */
+Test(reduce, staged_result_does_not_depend_on_who_folds, .timeout = 30)
+{
+    enum { N = 700 };
+
+    for (uint32_t dtype = HVD_UINT8; dtype < HVD_BOOL; dtype++) {
+        void *own[MAX_SRC];
+        double ready[4][N];
+        double want[N];
+        double out[N];
+        const void *src[4] = {ready[0], ready[1], ready[2], ready[3]};
+
+        make_sources(own, N, dtype);
+        for (int k = 0; k < 4; k++)
+            hvi_reduce_scale(ready[k], own[k], N, dtype, 0.3);
+        hvi_reduce_fold(want, src, 4, N, dtype, HVD_SUM, 0.3, true, -1, 0.7, false);
+        for (int s = 0; s < NISAS; s++)
+            for (int me = 0; me < 4 && hvi_reduce_force(isas[s]) == HVD_OK; me++) {
+                src[me] = own[me];
+                hvi_reduce_fold(out, src, 4, N, dtype, HVD_SUM, 0.3, true, me, 0.7, false);
+                src[me] = ready[me];
+                expect_equal(out, want, N, dtype, "staged");
+            }
+        free_sources(own);
+    }
+}
+
+Test(reduce, a_single_staged_source_is_a_copy, .timeout = 5)
+{
+    const uint16_t in[3] = {0x7c01, 0x8001, 0x3c00};
+    const void *src[2] = {NULL, in};
+    uint16_t out[3] = {0};
+
+    hvi_reduce_fold(out, src, 2, 3, HVD_FLOAT16, HVD_SUM, 0.5, true, 0, 1.0, false);
+    cr_assert_eq(memcmp(out, in, sizeof(in)), 0);
+    hvi_reduce_fold(out, src, 2, 3, HVD_FLOAT16, HVD_SUM, 0.5, true, 1, 1.0, false);
+    cr_assert_eq(out[0], 0x7e00);
+    cr_assert_eq(out[1], 0x8000, "half the smallest subnormal ties to even");
+    cr_assert_eq(out[2], 0x3800);
+}
+
+Test(reduce, scale_rounds_once, .timeout = 30)
+{
+    static const double scales[] = {1.0, 0.1, -3.0, 1e9, 0.0};
+    const int64_t count = 2500;
+
+    for (uint32_t dtype = HVD_UINT8; dtype < HVD_BOOL; dtype++) {
+        void *own[MAX_SRC];
+        double want[2500];
+        double out[2500];
+
+        make_sources(own, count, dtype);
+        for (int c = 0; c < 5; c++)
+            for (int s = 0; s < NISAS; s++) {
+                size_t bytes = (size_t)count * hvi_dtype_size(dtype);
+
+                if (hvi_reduce_force(isas[s]) != HVD_OK)
+                    continue;
+                ref_fold(want, (const void *const *)own, 1, count, dtype, HVD_SUM,
+                         scales[c], 1.0);
+                hvi_reduce_scale(out, own[0], count, dtype, scales[c]);
+                expect_equal(out, want, count, dtype, "scaled");
+                memcpy(out, own[0], bytes);
+                hvi_reduce_scale(out, out, count, dtype, scales[c]);
+                expect_equal(out, want, count, dtype, "scaled in place");
+            }
+        free_sources(own);
+    }
+}
+
+Test(reduce, integers_saturate_and_truncate, .timeout = 5)
+{
+    const int64_t in64[4] = {INT64_MAX, INT64_MIN, 7, -7};
+    const uint8_t in8[4] = {255, 1, 128, 3};
+    int64_t out64[4];
+    uint8_t out8[4];
+
+    hvi_reduce_scale(out64, in64, 4, HVD_INT64, 2.0);
+    cr_assert(out64[0] == INT64_MAX && out64[1] == INT64_MIN && out64[2] == 14);
+    hvi_reduce_scale(out64, in64, 4, HVD_INT64, 0.5);
+    cr_assert(out64[2] == 3 && out64[3] == -3);
+    hvi_reduce_scale(out8, in8, 4, HVD_UINT8, 1.9);
+    cr_assert(out8[0] == 255 && out8[1] == 1 && out8[2] == 243 && out8[3] == 5);
+    hvi_reduce_scale(out8, in8, 4, HVD_UINT8, -1.0);
+    cr_assert(out8[0] == 0 && out8[1] == 0 && out8[2] == 0 && out8[3] == 0);
+}
+
+Test(reduce, converts_every_16_bit_value, .timeout = 30)
+{
+    for (uint32_t u = 0; u < 65536; u++) {
+        uint16_t h = (uint16_t)u;
+        float f = hvi_f16_to_f32(h);
+        float b = hvi_bf16_to_f32(h);
+
+        if (isnan(ref_from_f16(h))) {
+            cr_assert(isnan(f) && (bits_of(f) & 0x00400000u), "%#x is not a quiet NaN", u);
+            cr_assert_eq(hvi_f32_to_f16(f), h | 0x0200, "%#x", u);
+        } else {
+            cr_assert_eq(bits_of(f), bits_of(ref_from_f16(h)), "%#x", u);
+            cr_assert_eq(hvi_f32_to_f16(f), h, "%#x", u);
+        }
+        if (isnan(float_of(u << 16)))
+            cr_assert(isnan(b) && hvi_f32_to_bf16(b) == (h | 0x0040), "%#x", u);
+        else
+            cr_assert(bits_of(b) == u << 16 && hvi_f32_to_bf16(b) == h, "%#x", u);
+    }
+}
+
+Test(reduce, rounds_to_nearest_even, .timeout = 60)
+{
+    static const uint32_t around[] = {0x33000000, 0x33000001, 0x32ffffff, 0x387fffff,
+                                      0x38800000, 0x477fefff, 0x477ff000, 0x477fffff,
+                                      0x7f7fffff, 0x7f7f7fff, 0x7f7f8000, 0x00008000,
+                                      0x00007fff, 0x00018000, 0x38fff000, 0x3f801000};
+
+    for (int i = 0; i < 16; i++)
+        for (uint32_t sign = 0; sign < 2; sign++) {
+            float f = float_of(around[i] | sign << 31);
+
+            cr_assert_eq(hvi_f32_to_f16(f), ref_to_f16(f), "f16 of %a", (double)f);
+            cr_assert_eq(hvi_f32_to_bf16(f), ref_to_bf16(f), "bf16 of %a", (double)f);
+        }
+    for (uint64_t u = 0; u <= UINT32_MAX; u += 3571) {
+        float f = float_of((uint32_t)u);
+
+        if (isnan(f))
+            continue;
+        if (hvi_f32_to_f16(f) != ref_to_f16(f) || hvi_f32_to_bf16(f) != ref_to_bf16(f))
+            cr_assert_fail("%a is converted wrongly", (double)f);
+    }
+}
+
+Test(reduce, neutral_elements_change_nothing, .timeout = 10)
+{
+    enum { N = 1037 };
+
+    for (uint32_t dtype = HVD_UINT8; dtype < HVD_DTYPE_COUNT; dtype++)
+        for (int o = 0; o < NOPS; o++) {
+            void *own[MAX_SRC];
+            double neutral[N + 1];
+            double out[N];
+            double want[N];
+            const void *src[3] = {neutral, NULL, neutral};
+            size_t bytes = N * hvi_dtype_size(dtype);
+
+            if (!foldable(dtype, ops[o]))
+                continue;
+            make_sources(own, N, dtype);
+            memset(neutral, 0x77, sizeof(neutral));
+            hvi_reduce_neutral(neutral, N, dtype, ops[o]);
+            cr_assert_eq(((unsigned char *)neutral)[bytes], 0x77, "wrote too far");
+            src[1] = own[0];
+            ref_fold(want, src, 3, N, dtype, ops[o], 1.0, 1.0);
+            for (int64_t i = 0; i < N; i++) { /* what the fold gives is what went in */
+                struct value v = ref_get(own[0], i, dtype);
+
+                if (dtype == HVD_FLOAT64 ? v.d != 0 : v.f != 0 || v.i != 0)
+                    ref_put(want, i, dtype, v);
+            }
+            hvi_reduce_fold(out, src, 3, N, dtype, ops[o], 1.0, false, -1, 1.0, false);
+            expect_equal(out, want, N, dtype, "neutral");
+            free_sources(own);
+        }
+}
+
+Test(reduce, bool_takes_any_byte_as_true, .timeout = 5)
+{
+    const uint8_t a[4] = {0, 2, 0, 128};
+    const uint8_t b[4] = {0, 0, 255, 1};
+    const void *src[2] = {a, b};
+    uint8_t out[4];
+
+    hvi_reduce_fold(out, src, 2, 4, HVD_BOOL, HVD_SUM, 1.0, false, -1, 1.0, false);
+    cr_assert_eq(memcmp(out, "\0\1\1\1", 4), 0);
+    hvi_reduce_fold(out, src, 2, 4, HVD_BOOL, HVD_PRODUCT, 1.0, false, -1, 1.0, false);
+    cr_assert_eq(memcmp(out, "\0\0\0\1", 4), 0);
+    hvi_reduce_fold(out, src, 1, 4, HVD_BOOL, HVD_MAX, 1.0, false, -1, 1.0, false);
+    cr_assert_eq(memcmp(out, "\0\1\0\1", 4), 0);
+}
+
+Test(reduce, copies_any_range, .timeout = 20)
+{
+    unsigned char in[1000];
+    unsigned char out[1000];
+
+    for (int i = 0; i < 1000; i++)
+        in[i] = (unsigned char)(i * 7 + 1);
+    for (int s = 0; s < 2 * NISAS; s++) {
+        if (hvi_reduce_force(isas[s / 2]) != HVD_OK)
+            continue;
+        for (size_t from = 0; from < 70; from += 3)
+            for (size_t size = 0; size < 400; size += 13) {
+                memset(out, 0, sizeof(out));
+                hvi_reduce_copy(out + 64 + from, in + 2 * from, size, s % 2);
+                cr_assert_eq(memcmp(out + 64 + from, in + 2 * from, size), 0);
+                cr_assert(out[64 + from + size] == 0 && out[64 + from - 1] == 0);
+            }
+    }
+}
+
+/* The table of reduce.h and hvd.h, as a user reads it. */
+Test(reduce, refuses_what_has_no_meaning, .timeout = 5)
+{
+    struct hvi_err err;
+
+    for (uint32_t dtype = HVD_UINT8; dtype < HVD_DTYPE_COUNT; dtype++)
+        for (uint32_t op = 0; op < HVD_REDUCE_OP_COUNT; op++) {
+            bool adasum = dtype == HVD_FLOAT16 || dtype == HVD_FLOAT32 ||
+                          dtype == HVD_FLOAT64;
+            bool ok = op == HVD_ADASUM ? adasum
+                                       : dtype != HVD_BOOL || op != HVD_AVERAGE;
+
+            cr_assert_eq(hvi_reduce_check(dtype, op, 1.0, 1.0, &err),
+                         ok ? HVD_OK : HVD_EUNSUPPORTED, "dtype %u op %u", dtype, op);
+        }
+    cr_assert_eq(hvi_reduce_check(HVD_BOOL, HVD_SUM, 2.0, 1.0, &err), HVD_EUNSUPPORTED);
+    cr_assert_not_null(strstr(err.text, "bool"));
+    cr_assert_eq(hvi_reduce_check(HVD_INT32, HVD_SUM, (double)INFINITY, 1.0, &err),
+                 HVD_EINVAL);
+    cr_assert_eq(hvi_reduce_check(HVD_FLOAT32, HVD_SUM, (double)INFINITY, 1.0, &err),
+                 HVD_OK);
+    cr_assert_eq(hvi_reduce_check(HVD_DTYPE_UNSET, HVD_SUM, 1.0, 1.0, &err), HVD_EINVAL);
+    cr_assert_eq(hvi_reduce_check(99, HVD_SUM, 1.0, 1.0, &err), HVD_EINVAL);
+    cr_assert_eq(hvi_reduce_check(HVD_INT8, 6, 1.0, 1.0, NULL), HVD_EINVAL);
+}
+
+Test(reduce, forces_only_what_runs_here, .timeout = 5)
+{
+    cr_assert_eq(hvi_reduce_force("scalar"), HVD_OK);
+    cr_assert_str_eq(hvi_reduce_isa(), "scalar");
+    cr_assert_eq(hvi_reduce_force("mmx"), HVD_EUNSUPPORTED);
+    cr_assert_str_eq(hvi_reduce_isa(), "scalar");
+}

@@ -1,0 +1,279 @@
+/**
+ * One membership of one rank: everything between hvd_init and hvd_shutdown. Internal; the
+ * installed API keeps one process-wide context (api.c).
+ *
+ * Locks, in this order: `exec` (who runs groups), `lock` (all other fields), the host
+ * board's try-lock. Callbacks run without `lock`. No lock is held while waiting for a
+ * peer except `exec`.
+ *
+ * Life of an operation: submit.c checks it and makes a struct hvi_entry -> negotiate.c
+ * announces it or, when its name has an id, publishes it -> the order (board log, or
+ * ORDER of the coordinator) turns entries into a struct hvi_run -> engine.c runs it on a
+ * plane and completes its handles.
+ */
+#ifndef HVI_CORE_CTX_H
+#define HVI_CORE_CTX_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <uthash.h>
+
+#include "proto/base/buf.h"
+#include "proto/base/err.h"
+#include "proto/base/list.h"
+#include "proto/msg/msg.h"
+#include "proto/msg/ready.h"
+#include "proto/msg/request.h"
+#include "proto/sec/handshake.h"
+#include "worker/board/board.h"
+#include "worker/core/op.h"
+#include "worker/plane/cpu/cpu.h"
+#include "worker/plane/plane.h"
+
+#define HVI_UNNAMED_LANES 64 /* unnamed operations of a class in flight with an id each */
+
+enum hvi_mode { HVI_MODE_UNSET = 0, HVI_MODE_SOLO, HVI_MODE_SHM, HVI_MODE_TCP };
+
+struct hvi_pset {
+    int32_t id, size, me; /* me: own index, -1: not a member */
+    int32_t *ranks;       /* [size] ascending global ranks, owned */
+    bool removed;         /* kept until the end: queued groups may point here */
+    uint64_t unnamed[2][HVD_KIND_COUNT]; /* running numbers: single, grouped */
+};
+
+/** A name that has an id. */
+struct hvi_known {
+    UT_hash_handle hh;
+    char *key; /* "set/name", owned */
+    struct hvi_request *req;
+    uint32_t id, generation;
+    struct hvi_entry *entry; /* this rank's operation published under it, or NULL */
+};
+
+enum hvi_entry_state {
+    HVI_ENTRY_UNSET = 0,
+    HVI_ENTRY_LANE,      /* unnamed: an earlier one still uses the lane */
+    HVI_ENTRY_ANNOUNCED, /* the coordinator decides */
+    HVI_ENTRY_PUBLISHED, /* id known, readiness given */
+    HVI_ENTRY_SEALED     /* has its place in the order */
+};
+
+/** One unit of negotiation of this rank: one op or a whole user group. */
+struct hvi_entry {
+    UT_hash_handle hh; /* in ctx->inflight by key, from ANNOUNCED on */
+    char *key;
+    struct hvi_request *req;
+    struct hvi_pset *pset;
+    struct hvi_op **ops; /* [req->ntensors], one reference each */
+    enum hvi_entry_state state;
+    uint32_t id, generation;
+    struct hvi_link link; /* in ctx->lanes */
+    int64_t since_ms;     /* when it was submitted */
+    int64_t stall_next_ms;
+    int64_t submit_us; /* timeline */
+};
+
+/** One sealed group, resolved: what the executor runs next. */
+struct hvi_run {
+    struct hvi_link link;
+    uint64_t seq;
+    enum hvd_status status; /* != OK: fails without running */
+    const char *text;       /* static text of that failure, or NULL */
+    struct hvi_pset *pset;
+    uint32_t nitems;
+    struct hvi_run_item {
+        struct hvi_entry *entry; /* NULL: this rank has joined */
+        struct hvi_request *req; /* borrowed from entry, or owned when entry is NULL */
+    } items[];
+};
+
+/** Executing a run: under `exec`. */
+struct hvi_exec {
+    struct hvi_run *run; /* NULL: none */
+    int stage;           /* sub-group of one dtype being run */
+    bool started;
+    uint32_t dtype;
+    struct hvi_group group;
+    struct hvi_piece *pieces; /* [cap], kept */
+    struct hvi_op **ops;      /* [cap] of each piece; NULL when joined */
+    int32_t cap;
+    uint8_t nowhere[64]; /* output of results without elements */
+};
+
+struct hvi_peer {
+    char host[64];
+    int32_t host_index, pid;
+    bool gone; /* has said BYE */
+};
+
+/** The connection to the parent endpoint. */
+struct hvi_conn {
+    int fd; /* -1: none */
+    struct hvi_stream stream;
+    struct hvi_buf in, plain, out; /* out: sealed bytes to write */
+};
+
+struct hvi_ctx {
+    _Atomic int refs;
+    enum hvi_mode mode;
+    /* facts, constant after forming */
+    uint32_t epoch;
+    int rank, size, local_rank, local_size, cross_rank, cross_size;
+    bool homogeneous;
+    int ncores; /* this process may use */
+    struct hvi_peer *peers; /* [size] */
+    int ngone;
+    uint32_t cache_capacity, stall_warn_ms;
+    uint64_t fusion_bytes;
+    uint8_t epoch_key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
+    /* plane; local index == rank (a shm job is one host) */
+    void *segment;
+    size_t segment_bytes;
+    struct hvi_bells *bells;
+    int bell; /* own index in bells */
+    struct hvi_board *board;
+    struct hvi_plane *plane;
+
+    pthread_mutex_t exec;
+    struct hvi_exec x;
+
+    pthread_mutex_t lock;
+    pthread_cond_t cond; /* executor thread: work, or stop */
+    bool stop;           /* threads leave */
+    bool closing;        /* hvd_shutdown has begun */
+    _Atomic int failed;  /* enum hvd_status of the epoch's end, 0 while it lasts */
+    char failed_text[HVD_ERROR_TEXT_MAX];
+    _Atomic int want_exec; /* threads in hvd_wait that would run groups themselves */
+    _Atomic int parked;    /* the engine thread sleeps on cond */
+    _Atomic int idle;      /* the engine thread holds exec with nothing to run */
+    struct hvi_entry *inflight;
+    uint32_t ninflight;
+    struct hvi_known *known;             /* by key */
+    struct hvi_known **by_id;            /* [HVI_BOARD_MAX_IDS] */
+    struct hvi_link lanes;               /* entries in state LANE, oldest first */
+    struct hvi_link runs;                /* resolved groups, in order */
+    _Atomic int nruns;                   /* their number; read without the lock */
+    struct hvi_entry **announce;         /* not yet written to the link */
+    uint32_t nannounce, announce_cap;
+    struct hvi_ready_id *ready; /* same, for plane tcp */
+    uint32_t nready, ready_cap;
+    struct hvi_pset **psets; /* [npsets], index is not id */
+    int32_t npsets;
+    struct hvi_op *join_op;
+    int64_t join_since_ms;
+    uint32_t join_generation;
+    struct hvi_pset_call { /* one pset_add/remove at a time */
+        bool busy, answered;
+        enum hvd_status status;
+        int32_t id;
+        char text[HVD_ERROR_TEXT_MAX];
+    } pset_call;
+    pthread_cond_t pset_cond;
+    bool bye_acked; /* the coordinator has let us go */
+    pthread_cond_t bye_cond;
+    char last_name[128]; /* last submission, for probes */
+    int64_t last_submit_ms;
+    struct hvd_stats stats;
+    struct hvi_timeline *timeline;
+
+    struct hvi_conn conn; /* under lock after forming */
+    int wake_fd;          /* link thread's eventfd */
+    pthread_t link_thread, exec_thread;
+    bool link_running, exec_running;
+};
+
+/* ---- submit.c */
+enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t count,
+                           const char *name, bool grouped, hvd_handle *out,
+                           struct hvi_err *err);
+enum hvd_status hvi_submit_join(struct hvi_ctx *c, hvd_handle *out, struct hvi_err *err);
+
+/* ---- negotiate.c: all under ctx->lock unless said */
+/** Hand over a new entry. On failure it stays the caller's. */
+enum hvd_status hvi_negotiate_submit(struct hvi_ctx *c, struct hvi_entry *e,
+                                     struct hvi_err *err);
+/** Move what the order has decided to ctx->runs. */
+void hvi_negotiate_pump(struct hvi_ctx *c);
+/** Let the board seal, wake whom it concerns. */
+void hvi_negotiate_poll(struct hvi_ctx *c);
+/** Write waiting announcements and readiness to the connection's buffer. */
+void hvi_negotiate_flush(struct hvi_ctx *c);
+/** A message of the coordinator, without the lock. HVD_EPROTO ends the epoch. */
+enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
+                                      const uint8_t *payload, size_t size_bytes,
+                                      struct hvi_err *err);
+/** Send JOIN and tell the board. */
+void hvi_negotiate_join(struct hvi_ctx *c);
+/** Takes e out of flight (under lock); the caller then completes it without the lock. */
+void hvi_negotiate_remove(struct hvi_ctx *c, struct hvi_entry *e);
+/** Without the lock: completes every op of e, which is in no table, and frees it. */
+void hvi_entry_finish(struct hvi_entry *e, enum hvd_status status, const char *text);
+void hvi_entry_free(struct hvi_entry *e); /* NULL allowed */
+/** Also takes it off ctx->runs. Entries stay in flight. */
+void hvi_run_free(struct hvi_run *run);
+void hvi_negotiate_fini(struct hvi_ctx *c);
+/** Fail all that has no place in the order yet and needs `rank` (-1: all). No lock. */
+void hvi_negotiate_cancel(struct hvi_ctx *c, int rank, enum hvd_status status,
+                          const char *text);
+/** Entries that wait longer than the warning time are reported; returns ms until the next
+ *  look, -1 when there is nothing to watch. */
+int hvi_negotiate_stalls(struct hvi_ctx *c, int64_t now_ms);
+struct hvi_pset *hvi_pset_find(struct hvi_ctx *c, int32_t id);
+/** Add a set to the table. ranks are copied and sorted. HVD_ENOMEM. */
+enum hvd_status hvi_pset_insert(struct hvi_ctx *c, int32_t id, const int32_t *ranks,
+                                int32_t n);
+
+/* ---- engine.c */
+/** Run groups on this thread until op completes (NULL: until nothing is in flight or
+ *  another thread wants to run), or deadline_ms. Holds `exec`. HVD_OK, HVD_ETIMEDOUT,
+ *  HVD_EINTR. */
+enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op, int64_t deadline_ms);
+void *hvi_engine_thread(void *ctx);
+/** Wake whoever runs groups: there is new work, or the end. Any thread. */
+void hvi_engine_kick(struct hvi_ctx *c);
+
+/* ---- link.c */
+/** Connect, authenticate; blocking, until deadline_ms. */
+enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
+                              const uint8_t *key, const uint8_t *job_id,
+                              int64_t deadline_ms, struct hvi_err *err);
+/** Queue a message (under lock once threads run). */
+enum hvd_status hvi_conn_put(struct hvi_conn *conn, uint32_t type, const void *body);
+/** Queue ready-made frame bytes. */
+enum hvd_status hvi_conn_put_frame(struct hvi_conn *conn, const struct hvi_buf *frame,
+                                   bool last);
+/** Write what the socket takes now. HVD_OK: all; HVD_INPROGRESS; HVD_EIO. */
+enum hvd_status hvi_conn_flush(struct hvi_conn *conn, struct hvi_err *err);
+/** Read what is there. HVD_ESHUTDOWN: the peer ended it; HVD_EIO. */
+enum hvd_status hvi_conn_fill(struct hvi_conn *conn, struct hvi_err *err);
+/** Next whole frame: payload is borrowed until the next call. HVD_INPROGRESS: none. */
+enum hvd_status hvi_conn_next(struct hvi_conn *conn, uint32_t *type,
+                              const uint8_t **payload, size_t *size_bytes,
+                              struct hvi_err *err);
+/** Blocking: flush, then wait for one message until deadline_ms. */
+enum hvd_status hvi_conn_wait(struct hvi_conn *conn, int64_t deadline_ms,
+                              struct hvi_msg *out, struct hvi_err *err);
+void hvi_conn_fini(struct hvi_conn *conn);
+void *hvi_link_thread(void *ctx);
+void hvi_link_kick(struct hvi_ctx *c);
+/** The epoch is over for this rank: everything in flight fails. Any thread, no lock. */
+void hvi_ctx_fail(struct hvi_ctx *c, enum hvd_status status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- form.c */
+/** From nothing to a running membership (or a solo one); blocking. */
+enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **out,
+                             struct hvi_err *err);
+/** Leave: what was agreed is finished, the rest fails; then threads end. */
+void hvi_ctx_leave(struct hvi_ctx *c);
+void hvi_ctx_unref(struct hvi_ctx *c);
+/** In a forked child: close what is ours, touch nothing else. */
+void hvi_ctx_forked(struct hvi_ctx *c);
+
+/** Test seam: HVD_FAILPOINT=name:action[:count] (exit, abort, kill, stop). */
+void hvi_failpoint(const char *name);
+
+#endif

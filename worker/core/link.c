@@ -1,0 +1,439 @@
+/*
+ * The connection to the parent endpoint, and the thread that serves it.
+ *
+ * Happy path: connect, handshake, HELLO ... GO in the caller of hvd_init (blocking), then
+ * the link thread polls socket and eventfd: writes what others queued (announcements and
+ * readiness are coalesced here), reads messages, looks after stalls and the timeline.
+ *
+ * Failure paths: the peer ends the stream, sends rubbish, or the socket fails: the epoch
+ * is over for this rank (hvi_ctx_fail), unless it is leaving anyway.
+ */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+#include "worker/core/ctx.h"
+#include "worker/core/timeline.h"
+
+#define READ_CHUNK (64 * 1024)
+#define RETRY_MS 50 /* between two attempts to reach a coordinator that is not up yet */
+
+/* ---- connecting ------------------------------------------------------------------ */
+
+static enum hvd_status connect_unix(const char *path, int *out, struct hvi_err *err)
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    int fd;
+
+    if (strlen(path) >= sizeof sa.sun_path)
+        return hvi_fail(err, HVD_EINVAL, "socket path %s is too long", path);
+    memcpy(sa.sun_path, path, strlen(path));
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return hvi_fail(err, HVD_ELIMIT, "socket: %s", strerror(errno));
+    if (connect(fd, (struct sockaddr *)&sa, sizeof sa) != 0) {
+        int error = errno;
+
+        close(fd);
+        return hvi_fail(err, error == EAGAIN || error == ENOENT || error == ECONNREFUSED
+                                 ? HVD_INPROGRESS
+                                 : HVD_EIO,
+                        "cannot reach the coordinator at %s: %s", path, strerror(error));
+    }
+    *out = fd;
+    return HVD_OK;
+}
+
+/* "host:port", "[v6]:port" */
+static enum hvd_status split_host_port(const char *text, char host[256], char port[16],
+                                       struct hvi_err *err)
+{
+    const char *colon = strrchr(text, ':');
+    size_t n = colon != NULL ? (size_t)(colon - text) : 0;
+
+    if (colon == NULL || n == 0 || n > 255 || strlen(colon + 1) == 0 ||
+        strlen(colon + 1) > 5)
+        return hvi_fail(err, HVD_EINVAL,
+                        "HVD_COORDINATOR=%s: write host:port, [address]:port or unix:path",
+                        text);
+    if (text[0] == '[' && text[n - 1] == ']') {
+        text++;
+        n -= 2;
+    }
+    memcpy(host, text, n);
+    host[n] = '\0';
+    snprintf(port, 16, "%s", colon + 1);
+    return HVD_OK;
+}
+
+/* connect() that gives up at deadline_ms. */
+static int connect_within(int fd, const struct sockaddr *sa, socklen_t n,
+                          int64_t deadline_ms)
+{
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    int error = 0;
+    socklen_t size = sizeof error;
+
+    if (connect(fd, sa, n) == 0)
+        return 0;
+    if (errno != EINPROGRESS)
+        return errno;
+    while (poll(&p, 1, hvi_ms_left(deadline_ms)) < 0)
+        if (errno != EINTR)
+            return errno;
+    if (p.revents == 0)
+        return ETIMEDOUT;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+        return errno;
+    return error;
+}
+
+static enum hvd_status connect_tcp(const char *endpoint, int64_t deadline_ms, int *out,
+                                   struct hvi_err *err)
+{
+    char host[256];
+    char port[16];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+    enum hvd_status rc = split_host_port(endpoint, host, port, err);
+    int error = 0;
+
+    if (rc != HVD_OK)
+        return rc;
+    error = getaddrinfo(host, port, &hints, &list);
+    if (error != 0)
+        return hvi_fail(err, HVD_EIO, "HVD_COORDINATOR=%s: %s", endpoint,
+                        gai_strerror(error));
+    for (struct addrinfo *a = list; a != NULL; a = a->ai_next) {
+        int one = 1;
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+        if (fd < 0) {
+            error = errno;
+            continue;
+        }
+        error = connect_within(fd, a->ai_addr, a->ai_addrlen, deadline_ms);
+        if (error == 0) {
+            setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+            freeaddrinfo(list);
+            *out = fd;
+            return HVD_OK;
+        }
+        close(fd);
+    }
+    freeaddrinfo(list);
+    return hvi_fail(err, error == ECONNREFUSED ? HVD_INPROGRESS : HVD_EIO,
+                    "cannot reach the coordinator at %s: %s", endpoint, strerror(error));
+}
+
+/* A coordinator that is started beside us may not listen yet: try until the deadline. */
+static enum hvd_status dial(const char *endpoint, int64_t deadline_ms, int *out,
+                            struct hvi_err *err)
+{
+    for (;;) {
+        enum hvd_status rc;
+
+        if (strncmp(endpoint, "unix:", 5) == 0)
+            rc = connect_unix(endpoint + 5, out, err);
+        else
+            rc = connect_tcp(strncmp(endpoint, "tcp:", 4) == 0 ? endpoint + 4 : endpoint,
+                             deadline_ms, out, err);
+        if (rc != HVD_INPROGRESS)
+            return rc;
+        if (hvi_ms_left(deadline_ms) == 0)
+            return HVD_ETIMEDOUT;
+        poll(NULL, 0, RETRY_MS);
+    }
+}
+
+/* Exactly size_bytes, or an error. */
+static enum hvd_status read_exact(int fd, void *buf, size_t size_bytes,
+                                  int64_t deadline_ms, struct hvi_err *err)
+{
+    uint8_t *p = buf;
+
+    while (size_bytes > 0) {
+        struct pollfd pfd = {.fd = fd, .events = POLLIN};
+        ssize_t n;
+
+        if (poll(&pfd, 1, hvi_ms_left(deadline_ms)) == 0)
+            return hvi_fail(err, HVD_ETIMEDOUT, "no answer from the coordinator");
+        n = recv(fd, p, size_bytes, MSG_DONTWAIT);
+        if (n == 0)
+            return hvi_fail(err, HVD_EAUTH,
+                            "the coordinator closed the connection: another key "
+                            "(HVD_KEY_FILE) or another job");
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            continue;
+        if (n < 0)
+            return hvi_fail(err, HVD_EIO, "coordinator: %s", strerror(errno));
+        p += n;
+        size_bytes -= (size_t)n;
+    }
+    return HVD_OK;
+}
+
+enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
+                              const uint8_t *key, const uint8_t *job_id,
+                              int64_t deadline_ms, struct hvi_err *err)
+{
+    struct hvi_hs_client hs;
+    uint8_t hello[HVI_HELLO_BYTES];
+    uint8_t reply[HVI_HELLO_BYTES];
+    enum hvd_status rc = dial(endpoint, deadline_ms, &conn->fd, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    rc = hvi_hs_client_start(&hs, key, job_id, HVI_ROLE_WORKER, hello, err);
+    if (rc != HVD_OK)
+        return rc;
+    if (send(conn->fd, hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
+        rc = hvi_fail(err, HVD_EIO, "coordinator: %s", strerror(errno));
+    if (rc == HVD_OK)
+        rc = read_exact(conn->fd, reply, sizeof reply, deadline_ms, err);
+    if (rc == HVD_OK)
+        rc = hvi_hs_client_finish(&hs, reply, &conn->stream, err);
+    hvi_hs_fini(&hs);
+    return rc;
+}
+
+/* ---- frames ---------------------------------------------------------------------- */
+
+enum hvd_status hvi_conn_put_frame(struct hvi_conn *conn, const struct hvi_buf *frame,
+                                   bool last)
+{
+    return hvi_stream_seal(&conn->stream, hvi_buf_peek(frame), hvi_buf_size(frame), last,
+                           &conn->out);
+}
+
+enum hvd_status hvi_conn_put(struct hvi_conn *conn, uint32_t type, const void *body)
+{
+    struct hvi_buf frame = {0};
+    enum hvd_status rc = hvi_msg_put(&frame, type, body);
+
+    if (rc == HVD_OK)
+        rc = hvi_conn_put_frame(conn, &frame, false);
+    hvi_buf_fini(&frame);
+    return rc;
+}
+
+enum hvd_status hvi_conn_flush(struct hvi_conn *conn, struct hvi_err *err)
+{
+    while (hvi_buf_size(&conn->out) > 0) {
+        ssize_t n = send(conn->fd, hvi_buf_peek(&conn->out), hvi_buf_size(&conn->out),
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return HVD_INPROGRESS;
+        if (n < 0)
+            return hvi_fail(err, HVD_EIO, "connection to the coordinator: %s",
+                            strerror(errno));
+        hvi_buf_consume(&conn->out, (size_t)n);
+    }
+    return HVD_OK;
+}
+
+enum hvd_status hvi_conn_fill(struct hvi_conn *conn, struct hvi_err *err)
+{
+    uint8_t *to = hvi_buf_reserve(&conn->in, READ_CHUNK);
+    ssize_t n;
+
+    if (to == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    do
+        n = recv(conn->fd, to, READ_CHUNK, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return HVD_OK;
+    if (n < 0)
+        return hvi_fail(err, HVD_EIO, "connection to the coordinator: %s",
+                        strerror(errno));
+    if (n == 0)
+        return hvi_fail(err, conn->stream.ended ? HVD_ESHUTDOWN : HVD_EIO,
+                        "the coordinator is gone (connection closed)");
+    hvi_buf_commit(&conn->in, (size_t)n);
+    return HVD_OK;
+}
+
+enum hvd_status hvi_conn_next(struct hvi_conn *conn, uint32_t *type,
+                              const uint8_t **payload, size_t *size_bytes,
+                              struct hvi_err *err)
+{
+    size_t frame_bytes;
+    enum hvd_status rc;
+
+    rc = hvi_stream_open(&conn->stream, &conn->in, &conn->plain, err);
+    if (rc != HVD_OK)
+        return rc;
+    if (hvi_buf_size(&conn->plain) == 0)
+        return HVD_INPROGRESS; /* an empty FINAL record */
+    rc = hvi_frame_peek(hvi_buf_peek(&conn->plain), hvi_buf_size(&conn->plain), type,
+                        payload, size_bytes, &frame_bytes, err);
+    if (rc == HVD_INPROGRESS || (rc == HVD_OK && frame_bytes != hvi_buf_size(&conn->plain)))
+        return hvi_fail(err, HVD_EPROTO, "a record of the coordinator is not one frame");
+    return rc;
+}
+
+enum hvd_status hvi_conn_wait(struct hvi_conn *conn, int64_t deadline_ms,
+                              struct hvi_msg *out, struct hvi_err *err)
+{
+    for (;;) {
+        struct pollfd p = {.fd = conn->fd, .events = POLLIN};
+        const uint8_t *payload;
+        size_t size_bytes;
+        uint32_t type;
+        enum hvd_status rc = hvi_conn_next(conn, &type, &payload, &size_bytes, err);
+
+        if (rc == HVD_OK)
+            return hvi_msg_get(type, payload, size_bytes, out, err);
+        if (rc != HVD_INPROGRESS)
+            return rc;
+        rc = hvi_conn_flush(conn, err);
+        if (rc == HVD_INPROGRESS)
+            p.events |= POLLOUT;
+        else if (rc != HVD_OK)
+            return rc;
+        if (poll(&p, 1, hvi_ms_left(deadline_ms)) == 0)
+            return hvi_fail(err, HVD_ETIMEDOUT, "no answer from the coordinator");
+        if ((p.revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
+            rc = hvi_conn_fill(conn, err);
+            if (rc != HVD_OK)
+                return rc;
+        }
+    }
+}
+
+void hvi_conn_fini(struct hvi_conn *conn)
+{
+    if (conn->fd >= 0)
+        close(conn->fd);
+    conn->fd = -1;
+    hvi_stream_fini(&conn->stream);
+    hvi_buf_fini(&conn->in);
+    hvi_buf_fini(&conn->plain);
+    hvi_buf_fini(&conn->out);
+}
+
+/* ---- the thread ------------------------------------------------------------------ */
+
+void hvi_link_kick(struct hvi_ctx *c)
+{
+    uint64_t one = 1;
+
+    if (write(c->wake_fd, &one, sizeof one) < 0)
+        return; /* the counter is full: it is awake */
+}
+
+void hvi_ctx_fail(struct hvi_ctx *c, enum hvd_status status, const char *fmt, ...)
+{
+    va_list ap;
+    bool first;
+
+    pthread_mutex_lock(&c->lock);
+    first = atomic_load(&c->failed) == 0;
+    if (first) {
+        va_start(ap, fmt);
+        vsnprintf(c->failed_text, sizeof c->failed_text, fmt, ap);
+        va_end(ap);
+        atomic_store(&c->failed, (int)status);
+        if (c->pset_call.busy && !c->pset_call.answered) {
+            c->pset_call.answered = true;
+            c->pset_call.status = status;
+            snprintf(c->pset_call.text, sizeof c->pset_call.text, "%s", c->failed_text);
+        }
+        pthread_cond_broadcast(&c->pset_cond);
+        pthread_cond_broadcast(&c->bye_cond);
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (!first)
+        return;
+    hvi_log_info("epoch", "epoch=%u failed: %s", c->epoch, c->failed_text);
+    if (c->plane != NULL)
+        c->plane->ops->abort(c->plane, status);
+    if (c->bells != NULL) {
+        hvi_bell_force(c->bells, c->bell);
+        hvi_engine_kick(c);
+    }
+}
+
+static enum hvd_status read_messages(struct hvi_ctx *c, struct hvi_err *err)
+{
+    enum hvd_status rc = hvi_conn_fill(&c->conn, err);
+
+    while (rc == HVD_OK) {
+        const uint8_t *payload;
+        size_t size_bytes;
+        uint32_t type;
+
+        rc = hvi_conn_next(&c->conn, &type, &payload, &size_bytes, err);
+        if (rc == HVD_OK)
+            rc = hvi_negotiate_message(c, type, payload, size_bytes, err);
+    }
+    return rc == HVD_INPROGRESS ? HVD_OK : rc;
+}
+
+static int next_timeout(struct hvi_ctx *c)
+{
+    int64_t now = hvi_now_ms();
+    int stalls = hvi_negotiate_stalls(c, now);
+    int timeline = hvi_timeline_tick(c, now);
+
+    if (stalls < 0)
+        return timeline;
+    return timeline < 0 || stalls < timeline ? stalls : timeline;
+}
+
+void *hvi_link_thread(void *arg)
+{
+    struct hvi_ctx *c = arg;
+    struct hvi_err err = {{0}};
+    enum hvd_status rc = HVD_OK;
+
+    while (rc == HVD_OK || rc == HVD_INPROGRESS) {
+        struct pollfd p[2] = {{.fd = c->conn.fd, .events = POLLIN},
+                              {.fd = c->wake_fd, .events = POLLIN}};
+        int timeout_ms = next_timeout(c);
+        uint64_t counter;
+        bool stop;
+
+        pthread_mutex_lock(&c->lock);
+        hvi_negotiate_flush(c);
+        rc = hvi_conn_flush(&c->conn, &err);
+        stop = c->stop && (rc != HVD_INPROGRESS || atomic_load(&c->failed) != 0);
+        pthread_mutex_unlock(&c->lock);
+        if (stop)
+            return NULL;
+        if (rc == HVD_INPROGRESS)
+            p[0].events |= POLLOUT;
+        else if (rc != HVD_OK)
+            break;
+        if (poll(p, 2, timeout_ms) < 0)
+            continue;
+        if (p[1].revents != 0 && read(c->wake_fd, &counter, sizeof counter) < 0)
+            continue;
+        if ((p[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
+            rc = read_messages(c, &err);
+    }
+    pthread_mutex_lock(&c->lock);
+    c->bye_acked = true;
+    pthread_cond_broadcast(&c->bye_cond);
+    pthread_mutex_unlock(&c->lock);
+    if (!c->stop)
+        hvi_ctx_fail(c, rc == HVD_EIO || rc == HVD_ESHUTDOWN ? HVD_EPEER : rc, "%s",
+                     err.text);
+    return NULL;
+}

@@ -1,0 +1,1056 @@
+/*
+ * The worker's half of the negotiation (PROTOCOL.md section 5).
+ *
+ * Happy path, first time: announce -> ASSIGN gives the name an id -> publish on the host
+ * board (plane tcp: the coordinator already counts us ready) -> the order names the id ->
+ * a struct hvi_run for the engine. Afterwards the name is known: publish at once.
+ *
+ * Failure paths: FAIL completes an announced entry with the coordinator's text. EVICT
+ * takes an id away: a published and not yet sealed entry is announced again. PEER_BYE and
+ * shutdown cancel what has no place in the order; what has one is run to its end.
+ *
+ * The log is always read (pump) before an id changes its meaning, so that sealed ids are
+ * resolved to the entries they meant.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+#include "proto/base/names.h"
+#include "worker/core/ctx.h"
+#include "worker/core/timeline.h"
+
+#define ANNOUNCE_MAX_REQUESTS 256
+#define ANNOUNCE_MAX_BYTES (256 * 1024) /* estimate; a frame holds 1 MiB */
+
+void hvi_entry_free(struct hvi_entry *e)
+{
+    if (e == NULL)
+        return;
+    if (e->ops != NULL)
+        for (uint32_t i = 0; i < e->req->ntensors; i++)
+            hvi_op_unref(e->ops[i]);
+    free(e->ops);
+    hvi_request_free(e->req);
+    free(e->key);
+    free(e);
+}
+
+void hvi_entry_finish(struct hvi_entry *e, enum hvd_status status, const char *text)
+{
+    char full[HVD_ERROR_TEXT_MAX];
+
+    full[0] = '\0';
+    if (status != HVD_OK)
+        snprintf(full, sizeof full, "%s '%.200s': %.700s", hvi_kind_name(e->req->kind),
+                 e->req->name, text != NULL ? text : hvi_status_text(status));
+    for (uint32_t i = 0; i < e->req->ntensors; i++) {
+        struct hvi_op *op = e->ops[i];
+
+        if (status == HVD_OK && op->late != HVD_OK)
+            hvi_op_complete(op, op->late, op->error);
+        else
+            hvi_op_complete(op, status, status != HVD_OK ? full : NULL);
+    }
+    hvi_entry_free(e);
+}
+
+struct hvi_pset *hvi_pset_find(struct hvi_ctx *c, int32_t id)
+{
+    for (int32_t i = 0; i < c->npsets; i++)
+        if (c->psets[i]->id == id && !c->psets[i]->removed)
+            return c->psets[i];
+    return NULL;
+}
+
+static int compare_ranks(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a;
+    int32_t y = *(const int32_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+enum hvd_status hvi_pset_insert(struct hvi_ctx *c, int32_t id, const int32_t *ranks,
+                                int32_t n)
+{
+    struct hvi_pset *set = calloc(1, sizeof *set);
+    struct hvi_pset **psets = realloc(c->psets, ((size_t)c->npsets + 1) * sizeof *psets);
+
+    if (psets != NULL)
+        c->psets = psets;
+    if (set != NULL)
+        set->ranks = malloc((size_t)n * sizeof *ranks);
+    if (set == NULL || psets == NULL || set->ranks == NULL) {
+        free(set != NULL ? set->ranks : NULL);
+        free(set);
+        return HVD_ENOMEM;
+    }
+    memcpy(set->ranks, ranks, (size_t)n * sizeof *ranks);
+    qsort(set->ranks, (size_t)n, sizeof *ranks, compare_ranks);
+    set->id = id;
+    set->size = n;
+    set->me = -1;
+    for (int32_t i = 0; i < n; i++)
+        if (set->ranks[i] == c->rank)
+            set->me = i;
+    c->psets[c->npsets++] = set;
+    return HVD_OK;
+}
+
+/* ---- known names ---------------------------------------------------------------- */
+
+static void known_free(struct hvi_known *k)
+{
+    if (k == NULL)
+        return;
+    hvi_request_free(k->req);
+    free(k->key);
+    free(k);
+}
+
+static void known_remove(struct hvi_ctx *c, struct hvi_known *k)
+{
+    HASH_DEL(c->known, k);
+    if (c->by_id[k->id] == k)
+        c->by_id[k->id] = NULL;
+    known_free(k);
+}
+
+static struct hvi_known *known_find(struct hvi_ctx *c, const char *key)
+{
+    struct hvi_known *k;
+
+    HASH_FIND_STR(c->known, key, k);
+    return k;
+}
+
+static struct hvi_entry *entry_find(struct hvi_ctx *c, const char *key)
+{
+    struct hvi_entry *e;
+
+    HASH_FIND_STR(c->inflight, key, e);
+    return e;
+}
+
+/* ---- submitting ----------------------------------------------------------------- */
+
+static enum hvd_status announce(struct hvi_ctx *c, struct hvi_entry *e)
+{
+    if (c->nannounce == c->announce_cap) {
+        uint32_t cap = c->announce_cap > 0 ? c->announce_cap * 2 : 64;
+        struct hvi_entry **a = realloc(c->announce, cap * sizeof(struct hvi_entry *));
+
+        if (a == NULL)
+            return HVD_ENOMEM;
+        c->announce = a;
+        c->announce_cap = cap;
+    }
+    e->state = HVI_ENTRY_ANNOUNCED;
+    c->announce[c->nannounce++] = e;
+    c->stats.cache_misses++;
+    hvi_link_kick(c);
+    return HVD_OK;
+}
+
+static enum hvd_status publish_tcp(struct hvi_ctx *c, uint32_t id, uint32_t generation)
+{
+    if (c->nready == c->ready_cap) {
+        uint32_t cap = c->ready_cap > 0 ? c->ready_cap * 2 : 256;
+        struct hvi_ready_id *r = realloc(c->ready, cap * sizeof *r);
+
+        if (r == NULL)
+            return HVD_ENOMEM;
+        c->ready = r;
+        c->ready_cap = cap;
+    }
+    c->ready[c->nready++] = (struct hvi_ready_id){id, generation};
+    hvi_link_kick(c);
+    return HVD_OK;
+}
+
+void hvi_negotiate_poll(struct hvi_ctx *c)
+{
+    struct hvi_board_mask wake;
+
+    hvi_board_poll(c->board, &wake);
+    hvi_bell_ring_mask(c->bells, wake.w);
+}
+
+static enum hvd_status publish(struct hvi_ctx *c, struct hvi_entry *e, struct hvi_known *k)
+{
+    enum hvd_status rc = HVD_OK;
+
+    if (c->mode == HVI_MODE_TCP)
+        rc = publish_tcp(c, k->id, k->generation);
+    if (rc != HVD_OK)
+        return rc;
+    e->state = HVI_ENTRY_PUBLISHED;
+    e->id = k->id;
+    e->generation = k->generation;
+    k->entry = e;
+    if (c->mode == HVI_MODE_SHM) {
+        hvi_board_publish(c->board, c->bell, k->id, k->generation);
+        hvi_negotiate_poll(c);
+    }
+    return HVD_OK;
+}
+
+static void append_run(struct hvi_ctx *c, struct hvi_run *run)
+{
+    hvi_list_append(&c->runs, &run->link);
+    atomic_fetch_add(&c->nruns, 1);
+}
+
+static struct hvi_run *run_new(struct hvi_pset *set, uint64_t seq, uint32_t nitems)
+{
+    struct hvi_run *run = calloc(1, sizeof *run + nitems * sizeof(struct hvi_run_item));
+
+    if (run == NULL)
+        return NULL;
+    hvi_list_init(&run->link);
+    run->seq = seq;
+    run->pset = set;
+    run->nitems = nitems;
+    return run;
+}
+
+void hvi_run_free(struct hvi_run *run)
+{
+    hvi_list_remove(&run->link);
+    for (uint32_t i = 0; i < run->nitems; i++)
+        if (run->items[i].entry == NULL)
+            hvi_request_free(run->items[i].req);
+    free(run);
+}
+
+/* A job of one rank needs nobody's consent. */
+static enum hvd_status run_solo(struct hvi_ctx *c, struct hvi_entry *e)
+{
+    static _Atomic uint64_t seq;
+    struct hvi_run *run = run_new(e->pset, atomic_fetch_add(&seq, 1), 1);
+
+    if (run == NULL)
+        return HVD_ENOMEM;
+    e->state = HVI_ENTRY_SEALED;
+    run->items[0] = (struct hvi_run_item){e, e->req};
+    append_run(c, run);
+    return HVD_OK;
+}
+
+/* Its key is free: put it in flight. */
+static enum hvd_status start(struct hvi_ctx *c, struct hvi_entry *e)
+{
+    struct hvi_known *k = known_find(c, e->key);
+    enum hvd_status rc;
+
+    HASH_ADD_KEYPTR(hh, c->inflight, e->key, strlen(e->key), e);
+    c->ninflight++;
+    hvi_timeline_submit(c, e);
+    if (c->mode == HVI_MODE_SOLO) {
+        rc = run_solo(c, e);
+    } else if (k != NULL && hvi_request_same(k->req, e->req)) {
+        rc = publish(c, e, k);
+        c->stats.cache_hits++;
+    } else {
+        rc = announce(c, e);
+    }
+    if (rc != HVD_OK) {
+        HASH_DEL(c->inflight, e);
+        c->ninflight--;
+    }
+    return rc;
+}
+
+static enum hvd_status check_gone(const struct hvi_ctx *c, const struct hvi_entry *e,
+                                  struct hvi_err *err)
+{
+    for (int32_t i = 0; c->ngone > 0 && i < e->pset->size; i++) {
+        int32_t r = e->pset->ranks[i];
+
+        if (c->peers[r].gone)
+            return hvi_fail(err, HVD_ESHUTDOWN,
+                            "%s: rank %d (%s) has left the job (hvd_shutdown)",
+                            e->req->name, r, c->peers[r].host);
+    }
+    return HVD_OK;
+}
+
+static bool unnamed(const struct hvi_entry *e)
+{
+    return strstr(e->req->name, ".noname.") != NULL ||
+           strstr(e->req->name, ".unnamed_group.") != NULL;
+}
+
+enum hvd_status hvi_negotiate_submit(struct hvi_ctx *c, struct hvi_entry *e,
+                                     struct hvi_err *err)
+{
+    enum hvd_status rc = check_gone(c, e, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    if (entry_find(c, e->key) != NULL) {
+        if (!unnamed(e))
+            return hvi_fail(err, HVD_EDUPLICATE,
+                            "%s: a collective of the same name is already in flight in "
+                            "process set %d; wait for it or use another name",
+                            e->req->name, e->pset->id);
+        e->state = HVI_ENTRY_LANE;
+        hvi_list_append(&c->lanes, &e->link);
+        c->ninflight++;
+        return HVD_OK;
+    }
+    rc = start(c, e);
+    if (rc != HVD_OK)
+        return hvi_fail(err, rc, "%s: out of memory", e->req->name);
+    return HVD_OK;
+}
+
+/* true: it was not written yet. */
+static bool drop_announce(struct hvi_ctx *c, const struct hvi_entry *e)
+{
+    uint32_t before = c->nannounce;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < c->nannounce; i++)
+        if (c->announce[i] != e)
+            c->announce[kept++] = c->announce[i];
+    c->nannounce = kept;
+    return kept < before;
+}
+
+/* The lane of an unnamed operation is free: the oldest that waits for it goes on. */
+static void start_lane(struct hvi_ctx *c, const char *key)
+{
+    struct hvi_link *it;
+    struct hvi_link *tmp;
+
+    HVI_LIST_EACH(&c->lanes, it, tmp)
+    {
+        struct hvi_entry *e = HVI_CONTAINER(it, struct hvi_entry, link);
+
+        if (strcmp(e->key, key) != 0)
+            continue;
+        hvi_list_remove(&e->link);
+        c->ninflight--; /* start counts it again */
+        if (start(c, e) != HVD_OK) {
+            hvi_list_append(&c->lanes, &e->link);
+            c->ninflight++;
+        }
+        return;
+    }
+}
+
+void hvi_negotiate_remove(struct hvi_ctx *c, struct hvi_entry *e)
+{
+    c->ninflight--;
+    if (e->state == HVI_ENTRY_LANE) {
+        hvi_list_remove(&e->link);
+        return;
+    }
+    HASH_DEL(c->inflight, e);
+    if (e->state == HVI_ENTRY_ANNOUNCED)
+        drop_announce(c, e);
+    if (e->state == HVI_ENTRY_PUBLISHED && c->by_id[e->id] != NULL &&
+        c->by_id[e->id]->entry == e)
+        c->by_id[e->id]->entry = NULL;
+    if (!hvi_list_empty(&c->lanes) && !c->closing && atomic_load(&c->failed) == 0)
+        start_lane(c, e->key);
+}
+
+void hvi_negotiate_join(struct hvi_ctx *c)
+{
+    Hvi__Join m = HVI__JOIN__INIT;
+
+    c->ninflight++;
+    if (c->mode == HVI_MODE_SOLO)
+        return; /* the engine completes it after all runs */
+    hvi_negotiate_flush(c);
+    m.epoch = c->epoch;
+    hvi_conn_put(&c->conn, HVI_MSG_JOIN, &m);
+    if (c->mode == HVI_MODE_SHM) {
+        hvi_board_join(c->board, c->bell, c->join_generation);
+        hvi_negotiate_poll(c);
+    }
+    hvi_link_kick(c);
+}
+
+/* ---- writing to the coordinator ---------------------------------------------------- */
+
+static size_t estimate_bytes(const struct hvi_request *r)
+{
+    return 64 + strlen(r->name) + (size_t)r->ntensors * 48;
+}
+
+static void flush_announce(struct hvi_ctx *c)
+{
+    Hvi__Request *reqs[ANNOUNCE_MAX_REQUESTS];
+    uint32_t i = 0;
+
+    while (i < c->nannounce) {
+        Hvi__Announce m = HVI__ANNOUNCE__INIT;
+        size_t bytes = 0;
+        size_t n = 0;
+
+        while (i < c->nannounce && n < ANNOUNCE_MAX_REQUESTS &&
+               (n == 0 || bytes < ANNOUNCE_MAX_BYTES)) {
+            bytes += estimate_bytes(c->announce[i]->req);
+            reqs[n] = hvi_request_to_msg(c->announce[i]->req);
+            if (reqs[n] == NULL)
+                break;
+            n++;
+            i++;
+        }
+        m.epoch = c->epoch;
+        m.requests = reqs;
+        m.n_requests = n;
+        if (n > 0)
+            hvi_conn_put(&c->conn, HVI_MSG_ANNOUNCE, &m);
+        for (size_t k = 0; k < n; k++)
+            hvi_request_msg_free(reqs[k]);
+        if (n == 0)
+            break; /* out of memory: try again at the next flush */
+    }
+    memmove(c->announce, c->announce + i, (c->nannounce - i) * sizeof *c->announce);
+    c->nannounce -= i;
+}
+
+void hvi_negotiate_flush(struct hvi_ctx *c)
+{
+    if (c->nannounce > 0)
+        flush_announce(c);
+    if (c->nready > 0) {
+        struct hvi_buf frame = {0};
+
+        if (hvi_ready_put(&frame, c->epoch, c->ready, c->nready) == HVD_OK &&
+            hvi_conn_put_frame(&c->conn, &frame, false) == HVD_OK)
+            c->nready = 0;
+        hvi_buf_fini(&frame);
+    }
+}
+
+/* ---- the order -------------------------------------------------------------------- */
+
+/* Ids of one sealed group to a run. NULL: not a member, or no memory. */
+static struct hvi_run *resolve(struct hvi_ctx *c, uint64_t seq, const uint32_t *ids,
+                               uint32_t nids, uint32_t stride)
+{
+    struct hvi_known *k = nids > 0 && ids[0] < HVI_BOARD_MAX_IDS ? c->by_id[ids[0]] : NULL;
+    struct hvi_pset *set = NULL;
+    struct hvi_run *run;
+
+    if (k != NULL)
+        set = hvi_pset_find(c, (int32_t)k->req->pset);
+    if (set == NULL || set->me < 0)
+        return NULL;
+    run = run_new(set, seq, nids);
+    for (uint32_t i = 0; run != NULL && i < nids; i++) {
+        uint32_t id = ids[i * stride];
+
+        k = id < HVI_BOARD_MAX_IDS ? c->by_id[id] : NULL;
+        if (k == NULL) {
+            free(run);
+            return NULL;
+        }
+        run->items[i].entry = k->entry;
+        if (k->entry != NULL) {
+            k->entry->state = HVI_ENTRY_SEALED;
+            run->items[i].req = k->entry->req;
+            hvi_timeline_sealed(c, k->entry);
+            k->entry = NULL;
+        } else {
+            run->items[i].req = hvi_request_clone(k->req);
+        }
+    }
+    return run;
+}
+
+static const char joined_text[] =
+    "a rank has joined (hvd_join); only allreduce can run until every rank has joined";
+
+void hvi_negotiate_pump(struct hvi_ctx *c)
+{
+    static _Thread_local struct hvi_board_group g;
+
+    if (c->mode != HVI_MODE_SHM)
+        return;
+    while (hvi_board_read(c->board, c->bell, &g)) {
+        struct hvi_run *run = resolve(c, g.seq, &g.ids[0].id, g.nids, 2);
+
+        if (run == NULL)
+            continue;
+        if (g.joined_bad) {
+            run->status = HVD_EUNSUPPORTED;
+            run->text = joined_text;
+        }
+        append_run(c, run);
+    }
+    if (hvi_board_backlog(c->board))
+        hvi_negotiate_poll(c);
+}
+
+static enum hvd_status on_order(struct hvi_ctx *c, const uint8_t *payload,
+                                size_t size_bytes, struct hvi_err *err)
+{
+    struct hvi_order_group *groups = NULL;
+    uint32_t count = 0;
+    uint32_t epoch = 0;
+    enum hvd_status rc;
+
+    rc = hvi_order_get(payload, size_bytes, &epoch, &groups, &count, err);
+    if (rc != HVD_OK)
+        return rc;
+    pthread_mutex_lock(&c->lock);
+    for (uint32_t i = 0; i < count && epoch == c->epoch; i++) {
+        struct hvi_run *run = resolve(c, groups[i].seq, groups[i].ids, groups[i].nids, 1);
+
+        if (run == NULL)
+            continue;
+        run->status = (enum hvd_status)groups[i].status;
+        run->text = groups[i].status == HVD_EUNSUPPORTED ? joined_text : NULL;
+        append_run(c, run);
+    }
+    pthread_mutex_unlock(&c->lock);
+    free(groups);
+    hvi_engine_kick(c);
+    return HVD_OK;
+}
+
+/* ---- messages of the coordinator ---------------------------------------------------- */
+
+static struct hvi_board_meta board_meta(const struct hvi_pset *set,
+                                        const struct hvi_request *r)
+{
+    struct hvi_board_meta m;
+
+    memset(&m, 0, sizeof m);
+    for (int32_t i = 0; i < set->size; i++)
+        hvi_board_mask_set(&m.members, set->ranks[i]);
+    m.bytes = hvi_request_bytes(r);
+    m.prescale = r->prescale;
+    m.postscale = r->postscale;
+    m.kind = r->kind;
+    m.reduce_op = r->reduce_op;
+    m.dtype = r->shapes[0].dtype;
+    m.pset = r->pset;
+    m.device = r->device;
+    m.root = r->root;
+    m.priority = r->priority;
+    m.fuses = hvi_request_fuses(r, r);
+    return m;
+}
+
+/* Replaces whatever the name and the id meant before. */
+static struct hvi_known *known_set(struct hvi_ctx *c, const char *key, uint32_t id,
+                                   uint32_t generation, struct hvi_request *req)
+{
+    struct hvi_known *old = known_find(c, key);
+    struct hvi_known *k;
+
+    if (old != NULL)
+        known_remove(c, old);
+    if (c->by_id[id] != NULL)
+        known_remove(c, c->by_id[id]);
+    k = calloc(1, sizeof *k);
+    if (k == NULL)
+        return NULL;
+    k->key = strdup(key);
+    if (k->key == NULL) {
+        free(k);
+        return NULL;
+    }
+    k->req = req;
+    k->id = id;
+    k->generation = generation;
+    HASH_ADD_KEYPTR(hh, c->known, k->key, strlen(k->key), k);
+    c->by_id[id] = k;
+    return k;
+}
+
+static enum hvd_status on_assign(struct hvi_ctx *c, const Hvi__Assign *m,
+                                 struct hvi_err *err)
+{
+    char key[HVD_NAME_MAX + 32];
+    struct hvi_request *req = NULL;
+    struct hvi_pset *set;
+    struct hvi_known *k;
+    struct hvi_entry *e;
+    enum hvd_status rc;
+
+    if (m->id >= HVI_BOARD_MAX_IDS || m->request == NULL)
+        return hvi_fail(err, HVD_EPROTO, "ASSIGN of id %u", m->id);
+    rc = hvi_request_from_msg(m->request, &req, err);
+    if (rc != HVD_OK)
+        return rc;
+    hvi_negotiate_pump(c);
+    set = hvi_pset_find(c, (int32_t)req->pset);
+    if (set == NULL || set->me < 0) {
+        hvi_request_free(req);
+        return HVD_OK; /* removed meanwhile */
+    }
+    snprintf(key, sizeof key, "%u/%s", req->pset, req->name);
+    k = known_set(c, key, m->id, m->generation, req);
+    if (k == NULL) {
+        hvi_request_free(req);
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    }
+    if (c->mode == HVI_MODE_SHM) {
+        struct hvi_board_meta meta = board_meta(set, req);
+
+        hvi_board_define(c->board, m->id, m->generation, &meta);
+    }
+    e = entry_find(c, key);
+    if (e == NULL || e->state != HVI_ENTRY_ANNOUNCED)
+        return HVD_OK;
+    if (!hvi_request_same(req, e->req))
+        return HVD_OK; /* our own announcement is still on its way */
+    if (c->mode == HVI_MODE_SHM || drop_announce(c, e)) {
+        drop_announce(c, e);
+        return publish(c, e, k);
+    }
+    e->state = HVI_ENTRY_PUBLISHED; /* the coordinator counts us ready already */
+    e->id = k->id;
+    e->generation = k->generation;
+    k->entry = e;
+    return HVD_OK;
+}
+
+static enum hvd_status on_evict(struct hvi_ctx *c, const Hvi__Evict *m)
+{
+    struct hvi_known *k = m->id < HVI_BOARD_MAX_IDS ? c->by_id[m->id] : NULL;
+    struct hvi_entry *e;
+    bool waiting = true;
+
+    if (k == NULL || k->generation != m->generation)
+        return HVD_OK;
+    if (c->mode == HVI_MODE_SHM) {
+        waiting = hvi_board_evict(c->board, c->bell, m->id, m->generation);
+        hvi_negotiate_pump(c);
+        k = c->by_id[m->id];
+        if (k == NULL)
+            return HVD_OK;
+    }
+    e = k->entry;
+    k->entry = NULL;
+    known_remove(c, k);
+    c->stats.cache_evictions++;
+    if (e != NULL && waiting && e->state == HVI_ENTRY_PUBLISHED)
+        return announce(c, e);
+    return HVD_OK;
+}
+
+/* true: e has no place in the order, and will not get one. */
+static bool withdraw(struct hvi_ctx *c, struct hvi_entry *e)
+{
+    if (e->state == HVI_ENTRY_SEALED)
+        return false;
+    if (e->state == HVI_ENTRY_PUBLISHED && c->mode == HVI_MODE_SHM &&
+        !hvi_board_withdraw(c->board, c->bell, e->id)) {
+        hvi_negotiate_pump(c);
+        return false;
+    }
+    return true;
+}
+
+/* FAIL: which entry to complete, or NULL. */
+static struct hvi_entry *on_fail(struct hvi_ctx *c, const Hvi__Fail *m)
+{
+    char key[HVD_NAME_MAX + 32];
+    struct hvi_entry *e;
+
+    snprintf(key, sizeof key, "%u/%.*s", m->pset, HVD_NAME_MAX, m->name);
+    e = entry_find(c, key);
+    if (e == NULL || !withdraw(c, e))
+        return NULL;
+    hvi_negotiate_remove(c, e);
+    return e;
+}
+
+static bool needs(const struct hvi_entry *e, int rank)
+{
+    for (int32_t i = 0; rank >= 0 && i < e->pset->size; i++)
+        if (e->pset->ranks[i] == rank)
+            return true;
+    return rank < 0;
+}
+
+/* Moves what is to be cancelled to `out`. */
+static void collect(struct hvi_ctx *c, int rank, const struct hvi_pset *set,
+                    struct hvi_link *out)
+{
+    struct hvi_entry *e;
+    struct hvi_entry *next;
+    struct hvi_link *it;
+    struct hvi_link *tmp;
+
+    HVI_LIST_EACH(&c->lanes, it, tmp)
+    {
+        e = HVI_CONTAINER(it, struct hvi_entry, link);
+        if (needs(e, rank) && (set == NULL || e->pset == set)) {
+            hvi_negotiate_remove(c, e);
+            hvi_list_append(out, &e->link);
+        }
+    }
+    HASH_ITER(hh, c->inflight, e, next)
+    {
+        if (!needs(e, rank) || (set != NULL && e->pset != set) || !withdraw(c, e))
+            continue;
+        hvi_negotiate_remove(c, e);
+        hvi_list_append(out, &e->link);
+    }
+}
+
+static void finish_list(struct hvi_link *list, enum hvd_status status, const char *text)
+{
+    while (!hvi_list_empty(list)) {
+        struct hvi_entry *e = HVI_CONTAINER(list->next, struct hvi_entry, link);
+
+        hvi_list_remove(&e->link);
+        hvi_entry_finish(e, status, text);
+    }
+}
+
+void hvi_negotiate_cancel(struct hvi_ctx *c, int rank, enum hvd_status status,
+                          const char *text)
+{
+    struct hvi_link list;
+
+    hvi_list_init(&list);
+    pthread_mutex_lock(&c->lock);
+    collect(c, rank, NULL, &list);
+    pthread_mutex_unlock(&c->lock);
+    finish_list(&list, status, text);
+}
+
+static void on_peer_bye(struct hvi_ctx *c, const Hvi__PeerBye *m)
+{
+    char text[160];
+    struct hvi_op *join = NULL;
+
+    if (m->rank < 0 || m->rank >= c->size)
+        return;
+    pthread_mutex_lock(&c->lock);
+    if (m->rank == c->rank) {
+        c->bye_acked = true;
+        pthread_cond_broadcast(&c->bye_cond);
+        pthread_mutex_unlock(&c->lock);
+        return;
+    }
+    if (!c->peers[m->rank].gone)
+        c->ngone++;
+    c->peers[m->rank].gone = true;
+    if (c->join_op != NULL) {
+        join = c->join_op;
+        c->join_op = NULL;
+        c->ninflight--;
+    }
+    if (c->pset_call.busy && !c->pset_call.answered) {
+        c->pset_call.answered = true;
+        c->pset_call.status = HVD_ESHUTDOWN;
+        snprintf(c->pset_call.text, sizeof c->pset_call.text,
+                 "rank %d (%s) has left the job (hvd_shutdown)", m->rank,
+                 c->peers[m->rank].host);
+        pthread_cond_broadcast(&c->pset_cond);
+    }
+    pthread_mutex_unlock(&c->lock);
+    snprintf(text, sizeof text, "rank %d (%s) has left the job (hvd_shutdown)", m->rank,
+             c->peers[m->rank].host);
+    if (join != NULL) {
+        hvi_op_complete(join, HVD_ESHUTDOWN, text);
+        hvi_op_unref(join);
+    }
+    hvi_negotiate_cancel(c, m->rank, HVD_ESHUTDOWN, text);
+}
+
+static void on_join_done(struct hvi_ctx *c, const Hvi__JoinDone *m)
+{
+    struct hvi_op *op;
+
+    pthread_mutex_lock(&c->lock);
+    if (c->mode == HVI_MODE_SHM) {
+        hvi_board_join_done(c->board, m->generation);
+        hvi_negotiate_pump(c);
+    }
+    c->join_generation = m->generation;
+    op = c->join_op;
+    c->join_op = NULL;
+    if (op != NULL)
+        c->ninflight--;
+    pthread_mutex_unlock(&c->lock);
+    if (op != NULL) {
+        op->last_joined = m->last_rank;
+        hvi_op_complete(op, HVD_OK, NULL);
+        hvi_op_unref(op);
+    }
+    hvi_engine_kick(c);
+}
+
+static enum hvd_status pset_changed(struct hvi_ctx *c, const Hvi__PsetReply *m,
+                                    struct hvi_link *cancelled, struct hvi_err *err)
+{
+    struct hvi_pset *set = hvi_pset_find(c, (int32_t)m->pset);
+
+    if (!m->add) {
+        if (set != NULL) {
+            hvi_negotiate_pump(c);
+            collect(c, -1, set, cancelled);
+            set->removed = true;
+        }
+        return HVD_OK;
+    }
+    if (set != NULL || m->n_ranks == 0 || m->n_ranks > (size_t)c->size)
+        return hvi_fail(err, HVD_EPROTO, "PSET_REPLY for set %u", m->pset);
+    for (size_t i = 0; i < m->n_ranks; i++)
+        if (m->ranks[i] < 0 || m->ranks[i] >= c->size)
+            return hvi_fail(err, HVD_EPROTO, "PSET_REPLY with rank %d", m->ranks[i]);
+    return hvi_pset_insert(c, (int32_t)m->pset, m->ranks, (int32_t)m->n_ranks);
+}
+
+static enum hvd_status on_pset_reply(struct hvi_ctx *c, const Hvi__PsetReply *m,
+                                     struct hvi_err *err)
+{
+    struct hvi_link cancelled;
+    enum hvd_status rc = HVD_OK;
+
+    hvi_list_init(&cancelled);
+    pthread_mutex_lock(&c->lock);
+    if (m->status == 0)
+        rc = pset_changed(c, m, &cancelled, err);
+    if (c->pset_call.busy) {
+        c->pset_call.answered = true;
+        c->pset_call.status = rc != HVD_OK ? rc : (enum hvd_status)m->status;
+        c->pset_call.id = (int32_t)m->pset;
+        snprintf(c->pset_call.text, sizeof c->pset_call.text, "%s", m->text);
+        pthread_cond_broadcast(&c->pset_cond);
+    }
+    pthread_mutex_unlock(&c->lock);
+    finish_list(&cancelled, HVD_ESHUTDOWN, "its process set was removed");
+    return rc;
+}
+
+static void describe(struct hvi_ctx *c, char *out, size_t cap)
+{
+    int64_t now = hvi_now_ms();
+    const struct hvi_entry *oldest = NULL;
+    struct hvi_entry *e;
+    struct hvi_entry *next;
+
+    HASH_ITER(hh, c->inflight, e, next)
+    {
+        if (oldest == NULL || e->since_ms < oldest->since_ms)
+            oldest = e;
+    }
+    if (c->join_op != NULL)
+        snprintf(out, cap, "has joined %.1f s ago",
+                 (double)(now - c->join_since_ms) / 1e3);
+    else if (oldest != NULL)
+        snprintf(out, cap, "waits in %s '%.200s' for %.1f s, %u in flight",
+                 hvi_kind_name(oldest->req->kind), oldest->req->name,
+                 (double)(now - oldest->since_ms) / 1e3, c->ninflight);
+    else if (c->last_submit_ms == 0)
+        snprintf(out, cap, "has submitted nothing yet");
+    else
+        snprintf(out, cap, "in the program; last submitted '%.120s' %.1f s ago",
+                 c->last_name, (double)(now - c->last_submit_ms) / 1e3);
+}
+
+static void on_probe(struct hvi_ctx *c, const Hvi__Probe *m)
+{
+    char doing[512];
+    Hvi__ProbeReply reply = HVI__PROBE_REPLY__INIT;
+
+    pthread_mutex_lock(&c->lock);
+    describe(c, doing, sizeof doing);
+    reply.epoch = c->epoch;
+    reply.probe = m->probe;
+    reply.doing = doing;
+    hvi_conn_put(&c->conn, HVI_MSG_PROBE_REPLY, &reply);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void on_closed(struct hvi_ctx *c, const Hvi__Closed *m)
+{
+    char cause[600];
+    char host[80];
+    enum hvd_status status = m->status < 0 ? (enum hvd_status)m->status : HVD_EPEER;
+
+    hvi_escape(cause, sizeof cause, m->cause, strlen(m->cause));
+    hvi_escape(host, sizeof host, m->host, strlen(m->host));
+    if (m->rank >= 0)
+        hvi_ctx_fail(c, status, "rank %d (%s) was lost: %s", m->rank, host, cause);
+    else
+        hvi_ctx_fail(c, status, "%s", cause);
+}
+
+/* Messages that finish nothing: under the lock as a whole. */
+static enum hvd_status dispatch_locked(struct hvi_ctx *c, const struct hvi_msg *msg,
+                                       struct hvi_err *err)
+{
+    enum hvd_status rc;
+
+    pthread_mutex_lock(&c->lock);
+    if (msg->type == HVI_MSG_ASSIGN)
+        rc = on_assign(c, msg->body, err);
+    else
+        rc = on_evict(c, msg->body);
+    pthread_mutex_unlock(&c->lock);
+    hvi_engine_kick(c);
+    return rc;
+}
+
+static enum hvd_status dispatch(struct hvi_ctx *c, const struct hvi_msg *msg,
+                                struct hvi_err *err)
+{
+    struct hvi_entry *e;
+
+    switch (msg->type) {
+    case HVI_MSG_ASSIGN:
+    case HVI_MSG_EVICT:
+        return dispatch_locked(c, msg, err);
+    case HVI_MSG_FAIL: {
+        const Hvi__Fail *m = msg->body;
+
+        pthread_mutex_lock(&c->lock);
+        e = on_fail(c, m);
+        pthread_mutex_unlock(&c->lock);
+        if (e != NULL)
+            hvi_entry_finish(e, m->status < 0 ? (enum hvd_status)m->status : HVD_EPROTO,
+                             m->text);
+        return HVD_OK;
+    }
+    case HVI_MSG_JOIN_DONE:
+        on_join_done(c, msg->body);
+        return HVD_OK;
+    case HVI_MSG_PSET_REPLY:
+        return on_pset_reply(c, msg->body, err);
+    case HVI_MSG_PEER_BYE:
+        on_peer_bye(c, msg->body);
+        return HVD_OK;
+    case HVI_MSG_CLOSED:
+        on_closed(c, msg->body);
+        return HVD_OK;
+    case HVI_MSG_PROBE:
+        on_probe(c, msg->body);
+        return HVD_OK;
+    case HVI_MSG_TIMELINE_CTL:
+        hvi_timeline_control(c, msg->body);
+        return HVD_OK;
+    case HVI_MSG_TIMELINE_CHUNK:
+        hvi_timeline_chunk(c, msg->body);
+        return HVD_OK;
+    default:
+        return hvi_fail(err, HVD_EPROTO, "unexpected message %s from the coordinator",
+                        hvi_msg_name(msg->type));
+    }
+}
+
+enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
+                                      const uint8_t *payload, size_t size_bytes,
+                                      struct hvi_err *err)
+{
+    struct hvi_msg msg;
+    enum hvd_status rc;
+
+    if (type == HVI_MSG_ORDER)
+        return on_order(c, payload, size_bytes, err);
+    rc = hvi_msg_get(type, payload, size_bytes, &msg, err);
+    if (rc != HVD_OK)
+        return rc;
+    rc = dispatch(c, &msg, err);
+    hvi_msg_free(&msg);
+    return rc;
+}
+
+/* ---- stalls ----------------------------------------------------------------------- */
+
+/* Who has not come, as far as this rank can tell; at most cap. */
+static size_t missing_ranks(struct hvi_ctx *c, const struct hvi_entry *e, int32_t *out)
+{
+    struct hvi_board_mask mask;
+    size_t n = 0;
+
+    memset(&mask, 0, sizeof mask);
+    if (e->state == HVI_ENTRY_SEALED) {
+        for (int32_t i = 0; i < e->pset->size; i++)
+            if (e->pset->ranks[i] != c->rank)
+                out[n++] = e->pset->ranks[i];
+        return n;
+    }
+    if (c->mode != HVI_MODE_SHM || e->state != HVI_ENTRY_PUBLISHED ||
+        !hvi_board_missing(c->board, c->bell, e->id, e->generation, &mask))
+        return 0;
+    for (int32_t r = 0; r < c->size; r++)
+        if (hvi_board_mask_has(&mask, r))
+            out[n++] = r;
+    return n;
+}
+
+static void report_stall(struct hvi_ctx *c, const struct hvi_entry *e, int64_t now_ms)
+{
+    Hvi__Stalled m = HVI__STALLED__INIT;
+    int32_t *missing = malloc((size_t)c->size * sizeof *missing);
+
+    if (missing == NULL)
+        return;
+    m.epoch = c->epoch;
+    m.name = e->req->name;
+    m.pset = e->req->pset;
+    m.kind = e->req->kind;
+    m.waited_ms = (uint64_t)(now_ms - e->since_ms);
+    m.n_missing = missing_ranks(c, e, missing);
+    m.missing = missing;
+    hvi_conn_put(&c->conn, HVI_MSG_STALLED, &m);
+    free(missing);
+}
+
+int hvi_negotiate_stalls(struct hvi_ctx *c, int64_t now_ms)
+{
+    struct hvi_entry *e;
+    struct hvi_entry *next;
+    int64_t soonest = -1;
+
+    if (c->stall_warn_ms == 0 || c->mode == HVI_MODE_SOLO)
+        return -1;
+    pthread_mutex_lock(&c->lock);
+    HASH_ITER(hh, c->inflight, e, next)
+    {
+        if (e->stall_next_ms == 0)
+            e->stall_next_ms = e->since_ms + c->stall_warn_ms;
+        if (now_ms >= e->stall_next_ms) {
+            report_stall(c, e, now_ms);
+            e->stall_next_ms = now_ms + c->stall_warn_ms;
+        }
+        if (soonest < 0 || e->stall_next_ms - now_ms < soonest)
+            soonest = e->stall_next_ms - now_ms;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return (int)soonest;
+}
+
+void hvi_negotiate_fini(struct hvi_ctx *c)
+{
+    struct hvi_known *k;
+    struct hvi_known *next;
+    struct hvi_link *it;
+    struct hvi_link *tmp;
+
+    HASH_ITER(hh, c->known, k, next)
+    {
+        HASH_DEL(c->known, k);
+        known_free(k);
+    }
+    HVI_LIST_EACH(&c->runs, it, tmp)
+    {
+        hvi_run_free(HVI_CONTAINER(it, struct hvi_run, link));
+    }
+    for (int32_t i = 0; i < c->npsets; i++) {
+        free(c->psets[i]->ranks);
+        free(c->psets[i]);
+    }
+    free(c->psets);
+    free(c->by_id);
+    free(c->announce);
+    free(c->ready);
+}

@@ -1,0 +1,439 @@
+/*
+ * The shared-memory plane: segment, words, slots, and the operations table. What each kind
+ * does with them is in shm_reduce.c and shm_move.c.
+ *
+ * A group: start checks it and maps members to local ranks; progress runs the kind's state
+ * machine until a word is not yet where it must be, and remembers that word; wait spins,
+ * yields, then sleeps on this rank's doorbell until the word is there. Who moves a word
+ * rings all members that sleep. A group is over for a rank when its outputs are written;
+ * peers may still read its slots, which is seen to when the slot is used again.
+ *
+ * Failure: a peer that dies never moves its words. The engine learns of it elsewhere and
+ * calls abort, which any thread may do at any time: a flag, then our own doorbell.
+ */
+#include "worker/plane/cpu/shm.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proto/base/assert.h"
+#include "worker/plane/cpu/gather.h"
+
+#define SEGMENT_MAGIC UINT64_C(0x6876645f73686d31) /* "hvd_shm1" */
+#define PLANE_MAGIC UINT64_C(0x68766470736d3031)
+enum {
+    PAGE_BYTES = 4096,
+    SPIN_US = 100,     /* ~4 wakes' cost: then a sleep is the smaller loss */
+    PIPELINE_STEPS = 4, /* enough to overlap, few enough to be cheap */
+    DEFAULT_CACHE_BYTES = 8 * 1024 * 1024
+};
+enum word { REDUCED = 0, CONSUMED = 1, NWORDS = 2 };
+
+/* ---- segment */
+
+struct layout {
+    size_t words, lines, slots, size;
+};
+
+static struct layout lay_out(int nranks, size_t slot_bytes, int nslots)
+{
+    size_t n = (size_t)nranks;
+    size_t k = (size_t)nslots;
+    struct layout l;
+
+    l.words = sizeof(struct hvi_shm_head);
+    l.lines = l.words + n * NWORDS * sizeof(struct hvi_shm_word);
+    l.slots = l.lines + n * k * sizeof(struct hvi_shm_line);
+    l.slots = (l.slots + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    l.size = l.slots + n * k * slot_bytes;
+    return l;
+}
+
+size_t hvi_shm_size(int nranks, size_t slot_bytes, int nslots)
+{
+    return lay_out(nranks, slot_bytes, nslots).size;
+}
+
+void hvi_shm_format(void *mem, int nranks, size_t slot_bytes, int nslots)
+{
+    struct hvi_shm_head *h = mem;
+
+    HVI_ASSERT(nranks > 0 && nranks <= HVI_SHM_MAX_RANKS && nslots >= 3);
+    HVI_ASSERT(slot_bytes >= HVI_SHM_MIN_SLOT_BYTES);
+    HVI_ASSERT((slot_bytes & (slot_bytes - 1)) == 0);
+    h->nranks = (uint32_t)nranks;
+    h->nslots = (uint32_t)nslots;
+    h->slot_bytes = slot_bytes;
+    h->magic = SEGMENT_MAGIC;
+}
+
+static enum hvd_status check_segment(const struct hvi_shm_head *h, int local, int nlocal,
+                                     const int32_t *ranks, struct hvi_err *err)
+{
+    if (h->magic != SEGMENT_MAGIC)
+        return hvi_fail(err, HVD_EINVAL, "shm: the segment is not formatted");
+    if (nlocal <= 0 || nlocal > HVI_SHM_MAX_RANKS || h->nranks != (uint32_t)nlocal)
+        return hvi_fail(err, HVD_EINVAL, "shm: the segment is for %u ranks, not %d",
+                        h->nranks, nlocal);
+    if (local < 0 || local >= nlocal)
+        return hvi_fail(err, HVD_EINVAL, "shm: local rank %d of %d", local, nlocal);
+    for (int i = 1; i < nlocal; i++)
+        if (ranks[i] <= ranks[i - 1])
+            return hvi_fail(err, HVD_EINVAL, "shm: local ranks do not ascend");
+    return HVD_OK;
+}
+
+/* ---- words and slots */
+
+static struct hvi_shm_word *word_of(const struct hvi_shm *s, int local, enum word w)
+{
+    return &s->words[local * NWORDS + (int)w];
+}
+
+/* True, or the word is noted for wait. */
+static bool reached(struct hvi_shm *s, const _Atomic uint64_t *word, uint64_t ticket)
+{
+    if (atomic_load_explicit(word, memory_order_acquire) >= ticket)
+        return true;
+    s->awaited = word;
+    s->awaited_ticket = ticket;
+    return false;
+}
+
+static void publish(struct hvi_shm *s, _Atomic uint64_t *word, uint64_t ticket)
+{
+    atomic_store_explicit(word, ticket, memory_order_release);
+    hvi_bell_ring_mask(s->bells, s->others);
+}
+
+uint8_t *hvi_shm_room(struct hvi_shm *s, int64_t step, int64_t size_bytes)
+{
+    struct hvi_shm_line *line = hvi_shm_line(s, s->g->me, step);
+
+    line->inlined = size_bytes <= HVI_SHM_INLINE_BYTES;
+    return line->inlined ? line->data : hvi_shm_data(s, s->g->me, step);
+}
+
+int64_t hvi_shm_chunk_bytes(const struct hvi_shm *s, int64_t total_bytes)
+{
+    int64_t chunk = (total_bytes / PIPELINE_STEPS + 63) / 64 * 64;
+
+    if (chunk < HVI_SHM_MIN_CHUNK_BYTES)
+        chunk = HVI_SHM_MIN_CHUNK_BYTES;
+    return chunk < (int64_t)s->slot_bytes ? chunk : (int64_t)s->slot_bytes;
+}
+
+bool hvi_shm_slot_free(struct hvi_shm *s, int64_t step)
+{
+    struct hvi_shm_use *u = &s->uses[hvi_shm_slot(s, step)];
+
+    for (int w = 0; w < HVI_SHM_MASK_WORDS; w++) {
+        for (; u->readers[w] != 0; u->readers[w] &= u->readers[w] - 1) {
+            int r = w * 64 + __builtin_ctzll(u->readers[w]);
+
+            if (!reached(s, &word_of(s, r, CONSUMED)->ticket, u->ticket))
+                return false;
+        }
+    }
+    return true;
+}
+
+void hvi_shm_set_filled(struct hvi_shm *s, int64_t step)
+{
+    struct hvi_shm_use *u = &s->uses[hvi_shm_slot(s, step)];
+    struct hvi_shm_line *line = hvi_shm_line(s, s->g->me, step);
+
+    u->ticket = hvi_shm_ticket(s, step);
+    memcpy(u->readers, s->others, sizeof(u->readers));
+    line->joined = s->facts.joined;
+    publish(s, &line->ticket, u->ticket);
+}
+
+void hvi_shm_set_reduced(struct hvi_shm *s, int64_t step)
+{
+    publish(s, &word_of(s, s->local, REDUCED)->ticket, hvi_shm_ticket(s, step));
+}
+
+void hvi_shm_set_consumed(struct hvi_shm *s, int64_t step)
+{
+    publish(s, &word_of(s, s->local, CONSUMED)->ticket, hvi_shm_ticket(s, step));
+}
+
+bool hvi_shm_is_filled(struct hvi_shm *s, int32_t member, int64_t step)
+{
+    return reached(s, &hvi_shm_line(s, member, step)->ticket, hvi_shm_ticket(s, step));
+}
+
+bool hvi_shm_all_filled(struct hvi_shm *s, int64_t step)
+{
+    for (; s->seen < s->g->nmembers; s->seen++)
+        if (s->seen != s->g->me && !hvi_shm_is_filled(s, s->seen, step))
+            return false;
+    s->seen = 0;
+    return true;
+}
+
+bool hvi_shm_all_reduced(struct hvi_shm *s, int64_t step)
+{
+    uint64_t ticket = hvi_shm_ticket(s, step);
+
+    for (; s->seen < s->g->nmembers; s->seen++)
+        if (s->seen != s->g->me &&
+            !reached(s, &word_of(s, s->peers[s->seen], REDUCED)->ticket, ticket))
+            return false;
+    s->seen = 0;
+    return true;
+}
+
+/* ---- operations */
+
+static struct hvi_shm *from_plane(struct hvi_plane *p)
+{
+    struct hvi_shm *s = (struct hvi_shm *)(void *)p;
+
+    HVI_ASSERT(s->magic == PLANE_MAGIC);
+    return s;
+}
+
+static enum hvd_status check_aborted(const struct hvi_shm *s, struct hvi_err *err)
+{
+    int status = atomic_load_explicit(&s->aborted, memory_order_acquire);
+
+    if (status == 0)
+        return HVD_OK;
+    return hvi_fail(err, (enum hvd_status)status, "shm plane was stopped: %s",
+                    hvi_status_text((enum hvd_status)status));
+}
+
+/* Both lists ascend: one walk finds every member's local rank. */
+static enum hvd_status map_members(struct hvi_shm *s, const struct hvi_group *g,
+                                   struct hvi_err *err)
+{
+    int at = 0;
+
+    memset(s->others, 0, sizeof(s->others));
+    for (int32_t m = 0; m < g->nmembers; m++) {
+        while (at < s->nlocal && s->ranks[at] < g->members[m])
+            at++;
+        if (at == s->nlocal || s->ranks[at] != g->members[m])
+            return hvi_fail(err, HVD_EINTERNAL, "shm: rank %d is not on this host",
+                            (int)g->members[m]);
+        s->peers[m] = at;
+        if (at != s->local)
+            s->others[at / 64] |= UINT64_C(1) << (at % 64);
+    }
+    if (s->peers[g->me] != s->local)
+        return hvi_fail(err, HVD_EINTERNAL, "shm: member %d is rank %d, this is rank %d",
+                        (int)g->me, (int)g->members[g->me], s->base.rank);
+    return HVD_OK;
+}
+
+static enum hvd_status check_seq(const struct hvi_shm *s, const struct hvi_group *g,
+                                 struct hvi_err *err)
+{
+    if (s->ran && g->seq <= s->last_seq)
+        return hvi_fail(err, HVD_EINTERNAL, "shm: group %llu after group %llu",
+                        (unsigned long long)g->seq, (unsigned long long)s->last_seq);
+    if (g->seq >> (64 - HVI_SHM_STEP_BITS) != 0)
+        return hvi_fail(err, HVD_ELIMIT, "shm: too many groups (%llu)",
+                        (unsigned long long)g->seq);
+    return HVD_OK;
+}
+
+static enum hvd_status start_kind(struct hvi_shm *s, struct hvi_err *err)
+{
+    switch (s->g->kind) {
+    case HVD_ALLREDUCE:
+        return s->g->reduce_op == HVD_ADASUM ? hvi_shm_gather_start(s, err)
+                                             : hvi_shm_allreduce_start(s, err);
+    case HVD_REDUCESCATTER:
+        return hvi_shm_reducescatter_start(s, err);
+    case HVD_BROADCAST:
+        return hvi_shm_broadcast_start(s, err);
+    case HVD_BARRIER:
+        return hvi_shm_barrier_start(s, err);
+    default: /* hvi_group_check knows only these two more */
+        return hvi_shm_gather_start(s, err);
+    }
+}
+
+static enum hvd_status shm_start(struct hvi_plane *p, const struct hvi_group *g,
+                                 struct hvi_err *err)
+{
+    struct hvi_shm *s = from_plane(p);
+    enum hvd_status rc = check_aborted(s, err);
+
+    HVI_ASSERT(s->g == NULL);
+    if (rc == HVD_OK)
+        rc = check_seq(s, g, err);
+    if (rc == HVD_OK)
+        rc = hvi_group_check(g, s->nlocal, &s->facts, err);
+    if (rc == HVD_OK)
+        rc = map_members(s, g, err);
+    if (rc != HVD_OK)
+        return rc;
+    s->g = g;
+    s->step = 0;
+    s->seen = 0;
+    s->stream = s->facts.total_bytes > s->cache_bytes;
+    rc = start_kind(s, err);
+    if (rc != HVD_OK) {
+        s->g = NULL;
+        return rc;
+    }
+    s->last_seq = g->seq;
+    s->ran = true;
+    return HVD_OK;
+}
+
+static enum hvd_status shm_progress(struct hvi_plane *p, struct hvi_err *err)
+{
+    struct hvi_shm *s = from_plane(p);
+    enum hvd_status rc = check_aborted(s, err);
+
+    HVI_ASSERT(s->g != NULL || rc != HVD_OK);
+    if (rc == HVD_OK)
+        rc = s->progress(s, err);
+    if (rc == HVD_INPROGRESS)
+        return rc;
+    s->g = NULL;
+    s->awaited = NULL;
+    s->phase = HVI_SHM_IDLE;
+    return rc;
+}
+
+static void shm_abort(struct hvi_plane *p, enum hvd_status status)
+{
+    struct hvi_shm *s = from_plane(p);
+    int none = 0;
+
+    HVI_ASSERT(status < 0);
+    atomic_compare_exchange_strong(&s->aborted, &none, (int)status);
+    hvi_bell_force(s->bells, s->local);
+}
+
+static bool may_progress(void *arg)
+{
+    const struct hvi_shm *s = arg;
+
+    return atomic_load_explicit(&s->aborted, memory_order_acquire) != 0 ||
+           s->awaited == NULL ||
+           atomic_load_explicit(s->awaited, memory_order_acquire) >= s->awaited_ticket;
+}
+
+static void shm_wait(struct hvi_plane *p, int timeout_ms)
+{
+    struct hvi_shm *s = from_plane(p);
+
+    hvi_bell_sleep(s->bells, s->local, may_progress, s, s->spin_us, s->yield, timeout_ms);
+}
+
+static void shm_free(struct hvi_plane *p)
+{
+    struct hvi_shm *s;
+
+    if (p == NULL)
+        return;
+    s = from_plane(p);
+    s->magic = 0;
+    hvi_gather_free(s->gather);
+    hvi_chunks_fini(&s->plan);
+    free(s->cursors);
+    free(s->peers);
+    free(s->uses);
+    free(s->ranks);
+    free(s);
+}
+
+static const struct hvi_plane_ops shm_ops = {
+    .name = "shm",
+    .start = shm_start,
+    .progress = shm_progress,
+    .abort = shm_abort,
+    .wait = shm_wait,
+    .free = shm_free,
+};
+
+/* ---- attach */
+
+static int64_t cache_share(int nlocal)
+{
+    int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+
+    return (bytes > 0 ? bytes : DEFAULT_CACHE_BYTES) / nlocal;
+}
+
+static int usable_cpus(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        return CPU_COUNT(&set);
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* A page that is first touched in the middle of a step would cost its fault there. */
+static void prefault(struct hvi_shm *s)
+{
+    size_t size = (size_t)s->nslots * s->slot_bytes;
+    volatile uint8_t *mine = s->slots + (size_t)s->local * size;
+
+    for (size_t i = 0; i < size; i += PAGE_BYTES)
+        mine[i] = 0;
+}
+
+static void map_segment(struct hvi_shm *s, void *mem)
+{
+    const struct hvi_shm_head *h = mem;
+    struct layout l = lay_out((int)h->nranks, h->slot_bytes, (int)h->nslots);
+
+    s->slot_bytes = h->slot_bytes;
+    s->nslots = (int)h->nslots;
+    s->words = (struct hvi_shm_word *)(void *)((uint8_t *)mem + l.words);
+    s->lines = (struct hvi_shm_line *)(void *)((uint8_t *)mem + l.lines);
+    s->slots = (uint8_t *)mem + l.slots;
+}
+
+enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local, int nlocal,
+                               const int32_t *ranks, struct hvi_plane **out,
+                               struct hvi_err *err)
+{
+    enum hvd_status rc = check_segment(mem, local, nlocal, ranks, err);
+    struct hvi_shm *s = NULL;
+
+    if (rc != HVD_OK)
+        goto done;
+    s = calloc(1, sizeof(*s));
+    if (s == NULL) {
+        rc = hvi_fail(err, HVD_ENOMEM, "shm: no memory for the plane");
+        goto done;
+    }
+    s->base = (struct hvi_plane){&shm_ops, ranks[local]};
+    s->magic = PLANE_MAGIC;
+    s->bells = bells;
+    s->local = local;
+    s->nlocal = nlocal;
+    map_segment(s, mem);
+    s->ranks = malloc((size_t)nlocal * sizeof(*s->ranks));
+    s->peers = malloc((size_t)nlocal * sizeof(*s->peers));
+    s->uses = calloc((size_t)s->nslots, sizeof(*s->uses));
+    s->cursors = malloc(((size_t)nlocal + 1) * sizeof(*s->cursors));
+    s->gather = hvi_gather_new();
+    if (s->ranks == NULL || s->peers == NULL || s->uses == NULL || s->cursors == NULL ||
+        s->gather == NULL) {
+        rc = hvi_fail(err, HVD_ENOMEM, "shm: no memory for %d ranks", nlocal);
+        goto done;
+    }
+    memcpy(s->ranks, ranks, (size_t)nlocal * sizeof(*ranks));
+    s->cache_bytes = cache_share(nlocal);
+    s->spin_us = SPIN_US;
+    s->yield = nlocal > usable_cpus();
+    prefault(s);
+    *out = &s->base;
+    s = NULL;
+done:
+    shm_free(s == NULL ? NULL : &s->base);
+    return rc;
+}

@@ -1,0 +1,182 @@
+/**
+ * Inside the shared-memory plane: the segment's layout, the words ranks tell each other
+ * progress with, and the running group's state. Only shm*.c include this.
+ *
+ * Words. Every step of every group has a *ticket*, seq << 24 | step + 1, so tickets grow
+ * over all groups and process sets, and zeroed memory is before all of them. A word is
+ * written by its owner alone, only ever upwards; whoever waits for a ticket waits for >=.
+ *   filled[slot]  the owner's slot holds what it stages for the step
+ *   reduced       the owner has folded its slice of the step into its slot
+ *   consumed      the owner needs nobody's slot of the step any more
+ * Widths: 2^24 - 1 steps of at least 4 KiB are 64 GiB a rank (4 TiB with 256 KiB slots);
+ * 2^40 groups are 12 days at a million groups a second. Both are checked at the start.
+ *
+ * Slots. Step k of a group uses slot (seq + k) % nslots of every member, known to all
+ * without asking. Before a rank fills a slot again it waits until every reader of its last
+ * use has consumed that use's ticket; who that was it keeps for itself (struct hvi_shm_use).
+ * There is no other back pressure and no barrier per step.
+ */
+#ifndef HVI_PLANE_CPU_SHM_H
+#define HVI_PLANE_CPU_SHM_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "worker/plane/cpu/cpu.h"
+#include "worker/plane/cpu/group.h"
+#include "worker/plane/sched/chunk.h"
+
+enum {
+    HVI_SHM_MIN_SLOT_BYTES = 4096,
+    HVI_SHM_INLINE_BYTES = 48, /* payload beside its ticket, in one cache line */
+    HVI_SHM_STEP_BITS = 24,
+    HVI_SHM_MASK_WORDS = HVI_SHM_MAX_RANKS / 64
+};
+#define HVI_SHM_MAX_STEPS ((INT64_C(1) << HVI_SHM_STEP_BITS) - 2)
+#define HVI_SHM_SMALL_BYTES (64 * 1024) /* of all members: everyone folds everything */
+#define HVI_SHM_MIN_CHUNK_BYTES (32 * 1024)
+
+struct hvi_shm_head {
+    uint64_t magic;
+    uint32_t nranks, nslots;
+    uint64_t slot_bytes;
+    uint8_t pad[40];
+};
+_Static_assert(sizeof(struct hvi_shm_head) == 64, "shm head layout");
+
+/** A word on its own cache line. Written by the owner (release), read by all (acquire). */
+struct hvi_shm_word {
+    _Alignas(64) _Atomic uint64_t ticket;
+};
+/** The word `filled` of one slot, with what travels beside it. The other fields are
+ *  written before the ticket is, and stay until the use is consumed. */
+struct hvi_shm_line {
+    _Alignas(64) _Atomic uint64_t ticket;
+    uint32_t joined;  /* the owner takes part with the neutral element */
+    uint32_t inlined; /* the payload is in data, not in the slot */
+    uint8_t data[HVI_SHM_INLINE_BYTES];
+};
+_Static_assert(sizeof(struct hvi_shm_word) == 64, "shm word layout");
+_Static_assert(sizeof(struct hvi_shm_line) == 64, "shm line layout");
+_Static_assert(offsetof(struct hvi_shm_line, data) == 16, "shm line layout");
+
+/** Who still reads a slot of ours: local ranks that have not consumed `ticket`. */
+struct hvi_shm_use {
+    uint64_t ticket;
+    uint64_t readers[HVI_SHM_MASK_WORDS];
+};
+
+enum hvi_shm_phase {
+    HVI_SHM_IDLE = 0,
+    HVI_SHM_SMALL_FILL,
+    HVI_SHM_SMALL_FOLD,
+    HVI_SHM_FILL, /* FILL, FOLD, COPY: step i, i - 1, i - 2 of a pipeline */
+    HVI_SHM_FOLD,
+    HVI_SHM_COPY,
+    HVI_SHM_HEAD_FILL,
+    HVI_SHM_HEAD_READ,
+    HVI_SHM_MEET,
+    HVI_SHM_MEETING,
+    HVI_SHM_DONE
+};
+
+struct hvi_gather;
+struct hvi_shm_cursor {
+    int32_t piece;
+    int64_t at; /* elements of the piece already passed */
+};
+
+struct hvi_shm {
+    struct hvi_plane base; /* first */
+    uint64_t magic;
+    struct hvi_bells *bells;
+    struct hvi_shm_word *words; /* [nlocal][2]: reduced, consumed */
+    struct hvi_shm_line *lines; /* [nlocal][nslots] */
+    uint8_t *slots;             /* [nlocal][nslots][slot_bytes] */
+    size_t slot_bytes;
+    int nslots, local, nlocal;
+    int32_t *ranks;           /* [nlocal] global */
+    struct hvi_shm_use *uses; /* [nslots] */
+    int64_t cache_bytes;      /* last-level cache, this rank's share */
+    int spin_us;
+    bool yield;
+    _Atomic int aborted; /* enum hvd_status; 0: no */
+    uint64_t last_seq;
+    bool ran; /* last_seq means something */
+
+    /* the running group */
+    const struct hvi_group *g;
+    struct hvi_facts facts;
+    enum hvd_status (*progress)(struct hvi_shm *s, struct hvi_err *err);
+    enum hvi_shm_phase phase;
+    int64_t step;   /* pipeline iteration */
+    int64_t nsteps; /* steps with data */
+    int32_t seen;   /* members already found to be past what is waited for */
+    bool stream;    /* outputs do not fit the cache: non-temporal stores */
+    int32_t *peers; /* [nlocal] local rank of every member */
+    uint64_t others[HVI_SHM_MASK_WORDS]; /* all members but this one, by local rank */
+    struct hvi_chunks plan;
+    struct hvi_gather *gather;       /* allgather, alltoall, adasum */
+    struct hvi_shm_cursor *cursors;  /* [nlocal + 1] reducescatter: fill by member, fold */
+    int64_t part_elems;              /* reducescatter: one member's part of a slot */
+    const _Atomic uint64_t *awaited; /* what the last HVD_INPROGRESS waits for */
+    uint64_t awaited_ticket;
+};
+
+/* ---- shm.c: words and slots */
+
+static inline uint64_t hvi_shm_ticket(const struct hvi_shm *s, int64_t step)
+{
+    return s->g->seq << HVI_SHM_STEP_BITS | (uint64_t)(step + 1);
+}
+static inline int hvi_shm_slot(const struct hvi_shm *s, int64_t step)
+{
+    return (int)((s->g->seq + (uint64_t)step) % (uint64_t)s->nslots);
+}
+/** Line and staging memory of a member (index in the group) for a step. What a member has
+ *  filled is in its payload: the line itself when it is tiny, else its slot. */
+static inline struct hvi_shm_line *hvi_shm_line(const struct hvi_shm *s, int32_t member,
+                                                int64_t step)
+{
+    return &s->lines[s->peers[member] * s->nslots + hvi_shm_slot(s, step)];
+}
+static inline uint8_t *hvi_shm_data(const struct hvi_shm *s, int32_t member, int64_t step)
+{
+    size_t i = (size_t)(s->peers[member] * s->nslots + hvi_shm_slot(s, step));
+
+    return s->slots + i * s->slot_bytes;
+}
+
+static inline uint8_t *hvi_shm_payload(const struct hvi_shm *s, int32_t member,
+                                       int64_t step)
+{
+    struct hvi_shm_line *line = hvi_shm_line(s, member, step);
+
+    return line->inlined ? line->data : hvi_shm_data(s, member, step);
+}
+
+/** Where to fill size_bytes for this step (its slot is free). */
+uint8_t *hvi_shm_room(struct hvi_shm *s, int64_t step, int64_t size_bytes);
+/** Bytes of a pipeline step for so much payload: several steps when that pays. */
+int64_t hvi_shm_chunk_bytes(const struct hvi_shm *s, int64_t total_bytes);
+
+/** True: every reader of this slot's last use is done with it. */
+bool hvi_shm_slot_free(struct hvi_shm *s, int64_t step);
+/** The slot of this step is filled, by me, for all other members to read. */
+void hvi_shm_set_filled(struct hvi_shm *s, int64_t step);
+void hvi_shm_set_reduced(struct hvi_shm *s, int64_t step);
+void hvi_shm_set_consumed(struct hvi_shm *s, int64_t step);
+/** True: this member, or all other members, have come that far. False: noted for wait. */
+bool hvi_shm_is_filled(struct hvi_shm *s, int32_t member, int64_t step);
+bool hvi_shm_all_filled(struct hvi_shm *s, int64_t step);
+bool hvi_shm_all_reduced(struct hvi_shm *s, int64_t step);
+
+/* ---- one start per kind (facts, peers are set); each sets `progress` and `phase` */
+
+enum hvd_status hvi_shm_allreduce_start(struct hvi_shm *s, struct hvi_err *err);
+enum hvd_status hvi_shm_reducescatter_start(struct hvi_shm *s, struct hvi_err *err);
+enum hvd_status hvi_shm_broadcast_start(struct hvi_shm *s, struct hvi_err *err);
+enum hvd_status hvi_shm_gather_start(struct hvi_shm *s, struct hvi_err *err);
+enum hvd_status hvi_shm_barrier_start(struct hvi_shm *s, struct hvi_err *err);
+
+#endif

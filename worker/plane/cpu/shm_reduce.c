@@ -1,0 +1,398 @@
+/*
+ * Shared memory: allreduce and reducescatter.
+ *
+ * Small allreduce, one hop: everyone stages its whole input, then everyone folds all of it.
+ *
+ * Large allreduce: a pipeline over chunks, three deep. In iteration i a rank
+ *   FILL  stages its input of chunk i, all but the slice it folds itself;
+ *   FOLD  once all have filled chunk i - 1, folds its slice of it over all members, its own
+ *         input straight from the user's buffer, into its own slot and its output;
+ *   COPY  once all have folded chunk i - 2, copies the other slices to its output.
+ * In place is safe: a rank's input of a chunk is read for the last time in its own FOLD of
+ * that chunk, its output of the chunk is written in that FOLD and after it.
+ * It cannot lock up: with three slots FILL(i) waits for the COPY(i - 3) of others, which
+ * needs of this rank only FOLD(i - 3), done two iterations ago.
+ *
+ * reducescatter: in each step a slot has one part for every member, so that all fold all
+ * the time; FILL(i), FOLD(i - 1) straight into the output.
+ *
+ * Prescale is applied in the fold and not when staging: staged 16-bit values would be
+ * rounded once more, but not those a rank reads from its own buffer, so the result would
+ * depend on who folds.
+ */
+#include <string.h>
+
+#include "worker/plane/cpu/shm.h"
+#include "worker/plane/reduce/reduce.h"
+
+static const uint8_t *in_at(const struct hvi_piece *p, int64_t elem, size_t es)
+{
+    return p->in == NULL ? NULL : (const uint8_t *)p->in + (size_t)elem * es;
+}
+
+static uint8_t *out_at(const struct hvi_piece *p, int64_t elem, size_t es)
+{
+    return p->out == NULL ? NULL : (uint8_t *)p->out + (size_t)elem * es;
+}
+
+static void fold(const struct hvi_shm *s, void *out, const void *const *src, int64_t count,
+                 bool stream)
+{
+    const struct hvi_group *g = s->g;
+
+    hvi_reduce_fold(out, src, g->nmembers, count, g->dtype, g->reduce_op, g->prescale, false,
+                    -1, s->facts.post, stream);
+}
+
+/* What every member has staged for a step; NULL: it has joined. The own entry is NULL. */
+static void staged(const struct hvi_shm *s, int64_t step, const uint8_t **base)
+{
+    for (int32_t m = 0; m < s->g->nmembers; m++) {
+        bool none = m == s->g->me || hvi_shm_line(s, m, step)->joined;
+
+        base[m] = none ? NULL : hvi_shm_payload(s, m, step);
+    }
+}
+
+static void at_offset(const struct hvi_shm *s, const uint8_t *const *base, size_t offset,
+                      const void *own, const void **src)
+{
+    for (int32_t m = 0; m < s->g->nmembers; m++)
+        src[m] = base[m] == NULL ? NULL : base[m] + offset;
+    src[s->g->me] = own;
+}
+
+/* ---- small allreduce */
+
+static void small_fill(struct hvi_shm *s)
+{
+    uint8_t *room = hvi_shm_room(s, 0, s->facts.total_bytes);
+
+    if (s->facts.joined)
+        return;
+    for (int32_t i = 0; i < s->g->npieces; i++) {
+        const struct hvi_piece *p = &s->g->pieces[i];
+        size_t size = (size_t)p->count * s->facts.elem_size;
+
+        if (size > 0)
+            memcpy(room, p->in, size);
+        room += size;
+    }
+}
+
+static void small_fold(struct hvi_shm *s)
+{
+    const uint8_t *base[HVI_SHM_MAX_RANKS];
+    const void *src[HVI_SHM_MAX_RANKS];
+    size_t at = 0;
+
+    staged(s, 0, base);
+    for (int32_t i = 0; i < s->g->npieces; i++) {
+        const struct hvi_piece *p = &s->g->pieces[i];
+
+        at_offset(s, base, at, p->in, src);
+        if (p->out != NULL)
+            fold(s, p->out, src, p->count, false);
+        at += (size_t)p->count * s->facts.elem_size;
+    }
+}
+
+static enum hvd_status small_progress(struct hvi_shm *s, struct hvi_err *err)
+{
+    if (s->phase == HVI_SHM_SMALL_FILL) {
+        if (!hvi_shm_slot_free(s, 0))
+            return HVD_INPROGRESS;
+        small_fill(s);
+        hvi_shm_set_filled(s, 0);
+        s->phase = HVI_SHM_SMALL_FOLD;
+    }
+    if (!hvi_shm_all_filled(s, 0))
+        return HVD_INPROGRESS;
+    small_fold(s);
+    hvi_shm_set_consumed(s, 0);
+    return hvi_group_end(&s->facts, err);
+}
+
+/* ---- large allreduce */
+
+static void fill_range(struct hvi_shm *s, int64_t a, int64_t b, int64_t chunk_first,
+                       uint8_t *slot)
+{
+    size_t es = s->facts.elem_size;
+    struct hvi_runs it;
+    struct hvi_run r;
+
+    hvi_runs_begin(&it, &s->plan, a, b);
+    while (hvi_runs_next(&it, &r))
+        hvi_reduce_copy(slot + (size_t)(r.at - chunk_first) * es,
+                        in_at(&s->g->pieces[r.piece], r.offset, es), (size_t)r.count * es,
+                        false);
+}
+
+static void large_fill(struct hvi_shm *s, int64_t k)
+{
+    struct hvi_span c = hvi_chunks_chunk(&s->plan, k);
+    struct hvi_span mine = hvi_chunks_slice(&s->plan, k, s->g->nmembers, s->g->me);
+    uint8_t *slot = hvi_shm_data(s, s->g->me, k);
+
+    hvi_shm_line(s, s->g->me, k)->inlined = 0;
+    if (s->facts.joined)
+        return;
+    fill_range(s, c.first, mine.first, c.first, slot);
+    fill_range(s, mine.first + mine.count, c.first + c.count, c.first, slot);
+}
+
+static void large_fold(struct hvi_shm *s, int64_t k)
+{
+    struct hvi_span c = hvi_chunks_chunk(&s->plan, k);
+    struct hvi_span mine = hvi_chunks_slice(&s->plan, k, s->g->nmembers, s->g->me);
+    const uint8_t *base[HVI_SHM_MAX_RANKS];
+    const void *src[HVI_SHM_MAX_RANKS];
+    uint8_t *slot = hvi_shm_data(s, s->g->me, k);
+    size_t es = s->facts.elem_size;
+    struct hvi_runs it;
+    struct hvi_run r;
+
+    staged(s, k, base);
+    hvi_runs_begin(&it, &s->plan, mine.first, mine.first + mine.count);
+    while (hvi_runs_next(&it, &r)) {
+        const struct hvi_piece *p = &s->g->pieces[r.piece];
+        size_t at = (size_t)(r.at - c.first) * es;
+
+        at_offset(s, base, at, in_at(p, r.offset, es), src);
+        fold(s, slot + at, src, r.count, false);
+        if (p->out != NULL)
+            hvi_reduce_copy(out_at(p, r.offset, es), slot + at, (size_t)r.count * es,
+                            s->stream);
+    }
+}
+
+static void large_copy(struct hvi_shm *s, int64_t k)
+{
+    struct hvi_span c = hvi_chunks_chunk(&s->plan, k);
+    size_t es = s->facts.elem_size;
+
+    for (int32_t i = 1; i < s->g->nmembers; i++) {
+        int32_t m = (s->g->me + i) % s->g->nmembers; /* not all from one at once */
+        struct hvi_span theirs = hvi_chunks_slice(&s->plan, k, s->g->nmembers, m);
+        const uint8_t *slot = hvi_shm_data(s, m, k);
+        struct hvi_runs it;
+        struct hvi_run r;
+
+        hvi_runs_begin(&it, &s->plan, theirs.first, theirs.first + theirs.count);
+        while (hvi_runs_next(&it, &r)) {
+            uint8_t *out = out_at(&s->g->pieces[r.piece], r.offset, es);
+
+            if (out != NULL)
+                hvi_reduce_copy(out, slot + (size_t)(r.at - c.first) * es,
+                                (size_t)r.count * es, s->stream);
+        }
+    }
+}
+
+static enum hvd_status large_progress(struct hvi_shm *s, struct hvi_err *err)
+{
+    int64_t n = s->plan.nchunks;
+
+    for (; s->step < n + 2; s->step++, s->phase = HVI_SHM_FILL) {
+        int64_t i = s->step;
+
+        if (s->phase == HVI_SHM_FILL) {
+            if (i < n) {
+                if (!hvi_shm_slot_free(s, i))
+                    return HVD_INPROGRESS;
+                large_fill(s, i);
+                hvi_shm_set_filled(s, i);
+            }
+            s->phase = HVI_SHM_FOLD;
+        }
+        if (s->phase == HVI_SHM_FOLD) {
+            if (i >= 1 && i - 1 < n) {
+                if (!hvi_shm_all_filled(s, i - 1))
+                    return HVD_INPROGRESS;
+                large_fold(s, i - 1);
+                hvi_shm_set_reduced(s, i - 1);
+            }
+            s->phase = HVI_SHM_COPY;
+        }
+        if (i >= 2) {
+            if (!hvi_shm_all_reduced(s, i - 2))
+                return HVD_INPROGRESS;
+            large_copy(s, i - 2);
+            hvi_shm_set_consumed(s, i - 2);
+        }
+    }
+    return hvi_group_end(&s->facts, err);
+}
+
+/* ---- one member, or no elements: nobody to wait for */
+
+static enum hvd_status alone_progress(struct hvi_shm *s, struct hvi_err *err)
+{
+    for (int32_t i = 0; i < s->g->npieces; i++) {
+        const struct hvi_piece *p = &s->g->pieces[i];
+        const void *src[1] = {p->in};
+
+        if (p->out != NULL && p->count > 0)
+            fold(s, p->out, src, p->count, s->stream && p->out != p->in);
+    }
+    return hvi_group_end(&s->facts, err);
+}
+
+static enum hvd_status start_alone(struct hvi_shm *s)
+{
+    s->progress = alone_progress;
+    s->phase = HVI_SHM_DONE;
+    return HVD_OK;
+}
+
+static enum hvd_status check_steps(int64_t nsteps, struct hvi_err *err)
+{
+    if (nsteps <= HVI_SHM_MAX_STEPS)
+        return HVD_OK;
+    return hvi_fail(err, HVD_ELIMIT, "shm: more than %lld steps in one group",
+                    (long long)HVI_SHM_MAX_STEPS);
+}
+
+enum hvd_status hvi_shm_allreduce_start(struct hvi_shm *s, struct hvi_err *err)
+{
+    int64_t bytes = s->facts.total_bytes;
+    enum hvd_status rc;
+
+    hvi_group_alloc_all(s->g, &s->facts);
+    if (s->g->nmembers == 1 || bytes == 0)
+        return start_alone(s);
+    if (bytes <= (int64_t)s->slot_bytes && bytes <= HVI_SHM_SMALL_BYTES / s->g->nmembers) {
+        s->progress = small_progress;
+        s->phase = HVI_SHM_SMALL_FILL;
+        return HVD_OK;
+    }
+    rc = hvi_chunks_plan(&s->plan, s->g->pieces, s->g->npieces, s->facts.elem_size,
+                         hvi_shm_chunk_bytes(s, bytes) / (int64_t)s->facts.elem_size, err);
+    if (rc == HVD_OK)
+        rc = check_steps(s->plan.nchunks, err);
+    s->progress = large_progress;
+    s->phase = HVI_SHM_FILL;
+    return rc;
+}
+
+/* ---- reducescatter */
+
+static int64_t kept_elems(const struct hvi_shm *s, int32_t member)
+{
+    int64_t sum = 0;
+
+    for (int32_t i = 0; i < s->g->npieces; i++) {
+        int64_t first;
+        int64_t count;
+
+        hvi_group_kept(s->g, i, member, &first, &count);
+        sum += count;
+    }
+    return sum;
+}
+
+/* The next run of at most `left` elements of what a member keeps: piece, place in the
+ * input, place in the member's output. False: no more. */
+static bool next_run(const struct hvi_shm *s, int32_t member, struct hvi_shm_cursor *c,
+                     int64_t left, struct hvi_run *out)
+{
+    for (; left > 0 && c->piece < s->g->npieces;
+         *c = (struct hvi_shm_cursor){c->piece + 1, 0}) {
+        int64_t first;
+        int64_t count;
+
+        hvi_group_kept(s->g, c->piece, member, &first, &count);
+        if (c->at == count)
+            continue;
+        out->piece = c->piece;
+        out->offset = first + c->at;
+        out->at = c->at;
+        out->count = count - c->at < left ? count - c->at : left;
+        c->at += out->count;
+        return true;
+    }
+    return false;
+}
+
+static void scatter_fill(struct hvi_shm *s, int64_t k)
+{
+    size_t es = s->facts.elem_size;
+    uint8_t *slot = hvi_shm_data(s, s->g->me, k);
+    size_t part_bytes = (size_t)s->part_elems * es;
+
+    hvi_shm_line(s, s->g->me, k)->inlined = 0;
+    for (int32_t m = 0; m < s->g->nmembers && !s->facts.joined; m++) {
+        uint8_t *to = slot + (size_t)m * part_bytes;
+        int64_t left = s->part_elems;
+        struct hvi_run r;
+
+        if (m == s->g->me)
+            continue;
+        for (; next_run(s, m, &s->cursors[m], left, &r); left -= r.count) {
+            hvi_reduce_copy(to, in_at(&s->g->pieces[r.piece], r.offset, es),
+                            (size_t)r.count * es, false);
+            to += (size_t)r.count * es;
+        }
+    }
+}
+
+static void scatter_fold(struct hvi_shm *s, int64_t k)
+{
+    const uint8_t *base[HVI_SHM_MAX_RANKS];
+    const void *src[HVI_SHM_MAX_RANKS];
+    size_t es = s->facts.elem_size;
+    size_t at = (size_t)s->g->me * (size_t)s->part_elems * es;
+    int64_t left = s->part_elems;
+    struct hvi_run r;
+
+    staged(s, k, base);
+    for (; next_run(s, s->g->me, &s->cursors[s->nlocal], left, &r); left -= r.count) {
+        const struct hvi_piece *p = &s->g->pieces[r.piece];
+
+        at_offset(s, base, at, in_at(p, r.offset, es), src);
+        if (p->out != NULL)
+            fold(s, out_at(p, r.at, es), src, r.count, s->stream);
+        at += (size_t)r.count * es;
+    }
+}
+
+static enum hvd_status scatter_progress(struct hvi_shm *s, struct hvi_err *err)
+{
+    for (; s->step <= s->nsteps; s->step++, s->phase = HVI_SHM_FILL) {
+        int64_t i = s->step;
+
+        if (s->phase == HVI_SHM_FILL) {
+            if (i < s->nsteps) {
+                if (!hvi_shm_slot_free(s, i))
+                    return HVD_INPROGRESS;
+                scatter_fill(s, i);
+                hvi_shm_set_filled(s, i);
+            }
+            s->phase = HVI_SHM_FOLD;
+        }
+        if (i >= 1) {
+            if (!hvi_shm_all_filled(s, i - 1))
+                return HVD_INPROGRESS;
+            scatter_fold(s, i - 1);
+            hvi_shm_set_consumed(s, i - 1);
+        }
+    }
+    return hvi_group_end(&s->facts, err);
+}
+
+enum hvd_status hvi_shm_reducescatter_start(struct hvi_shm *s, struct hvi_err *err)
+{
+    int64_t unit = HVI_SLICE_ALIGN_BYTES / (int64_t)s->facts.elem_size;
+    int64_t most = kept_elems(s, 0); /* nobody keeps more than the first */
+
+    hvi_group_alloc_all(s->g, &s->facts);
+    memset(s->cursors, 0, ((size_t)s->nlocal + 1) * sizeof(*s->cursors));
+    s->part_elems = (int64_t)s->slot_bytes / (int64_t)s->facts.elem_size / s->g->nmembers;
+    if (s->part_elems > unit)
+        s->part_elems -= s->part_elems % unit;
+    s->nsteps = (most + s->part_elems - 1) / s->part_elems;
+    s->progress = scatter_progress;
+    s->phase = HVI_SHM_FILL;
+    return check_steps(s->nsteps, err);
+}
