@@ -39,7 +39,8 @@ flags="-std=c11 -D_GNU_SOURCE -O2 -Itests/bench"
 "${CC:-gcc}" $flags -Iworker/include tests/bench/bench_allreduce.c -o "$bench/bench_allreduce" \
     -L"$B/lib" -lhvd -Wl,-rpath,"\$ORIGIN/../../lib" || exit 1
 
-mpi= gloo=
+mpi=""
+gloo=""
 # shellcheck disable=SC2086
 if command -v mpicc.openmpi >/dev/null && command -v mpirun.openmpi >/dev/null &&
     mpicc.openmpi $flags tests/bench/mpi_allreduce.c -o "$bench/mpi_allreduce"; then

@@ -18,19 +18,18 @@ base='     build-essential           build-essential
            libjansson-dev            libjansson-dev
            libxxhash-dev             libxxhash-dev
            uthash-dev                uthash-dev
-           zlib1g-dev                zlib1g-dev
-           libcriterion-dev          libcriterion-dev'
-testing='  python3                   python3
+           zlib1g-dev                zlib1g-dev'
+testing='  libcriterion-dev          libcriterion-dev
+           python3                   python3
            procps                    procps
            iproute2                  iproute2
-           openssh-client            openssh-client
-           openssh-server            openssh-server
            mandoc                    mandoc
            clang                     clang
            libclang-rt-14-dev        libclang-rt-18-dev'
 linting='  clang                     clang
            clang-format              clang-format
            clang-tidy                clang-tidy
+           shellcheck                shellcheck
            libclang-rt-14-dev        libclang-rt-18-dev
            python3                   python3'
 bench='    openmpi-bin               openmpi-bin

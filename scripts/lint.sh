@@ -56,22 +56,55 @@ run() {
 }
 
 make -s B="$B" "$B/gen/proto/msg/hvd.pb-c.h" || exit 1
-flags="-std=c11 -D_GNU_SOURCE -I. -Iworker/include -I$B/gen -Itests/unit/support"
+export FLAGS="-std=c11 -D_GNU_SOURCE -I. -Iworker/include -I$B/gen -Itests/unit/support"
 
 format() {
     [ ${#files[@]} = 0 ] || clang-format --dry-run -Werror "${files[@]}"
 }
-# shellcheck disable=SC2086
+
+# Programs' and libraries' sources that this processor's compiler takes.
+readable() {
+    local other='/arm64/'
+    [ "$(uname -m)" = aarch64 ] && other='/x86/'
+    printf '%s\n' "${sources[@]}" | grep -v -e '^tests/' -e "$other"
+}
+
+# What the Makefile adds for a file.
+flags_of() {
+    case $1 in
+    */avx2.c) echo "$FLAGS -mavx2 -mf16c" ;;
+    */avx512.c) echo "$FLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c" ;;
+    *) echo "$FLAGS" ;;
+    esac
+}
+# shellcheck disable=SC2046
+tidy_one() {
+    local out
+    out=$(clang-tidy --quiet "$1" -- $(flags_of "$1") '-DHVI_VERSION="lint"' 2>/dev/null) ||
+        { printf '%s\n' "$out"; return 1; }
+}
+# shellcheck disable=SC2046
+analyze_one() {
+    "${CC:-gcc}" $(flags_of "$1") '-DHVI_VERSION="lint"' -O2 -fanalyzer -Werror -c -o /dev/null "$1"
+}
+export -f flags_of tidy_one analyze_one
+
+# shellcheck disable=SC2016
 tidy() {
-    printf '%s\n' "${sources[@]}" | grep -v '^tests/' |
-        xargs -r -P "$jobs" -n 4 sh -c 'out=$(clang-tidy --quiet "$@" -- '"$flags"' \
-            "-DHVI_VERSION=\"lint\"" 2>/dev/null) || { printf "%s\n" "$out"; exit 1; }' _
+    readable | xargs -r -P "$jobs" -n 1 bash -c 'tidy_one "$1"' _
 }
 # The analyzer is gcc's own; it understands C only, and tests trip it with their macros.
+# shellcheck disable=SC2016
 analyzer() {
-    printf '%s\n' "${sources[@]}" | grep -v '^tests/' |
-        xargs -r -P "$jobs" -n 1 "${CC:-gcc}" $flags '-DHVI_VERSION="lint"' -O2 -fanalyzer \
-            -Werror -c -o /dev/null
+    readable | xargs -r -P "$jobs" -n 1 bash -c 'analyze_one "$1"' _
+}
+scripts_read() {
+    if ! command -v shellcheck >/dev/null; then
+        echo "lint.sh: no shellcheck here; scripts/deps.sh --lint installs it" >&2
+        return 1
+    fi
+    shellcheck -S warning .ci/run scripts/*.sh scripts/run-unit scripts/check-headers \
+        scripts/top-length tests/e2e/*.sh
 }
 
 run "include arrows" scripts/check-includes
@@ -83,5 +116,6 @@ else
     echo "lint.sh: no clang-format or clang-tidy here; scripts/deps.sh --lint installs them" >&2
     bad=1
 fi
+run "shellcheck" scripts_read
 skips analyzer || run "gcc -fanalyzer" analyzer
 exit $bad

@@ -56,9 +56,13 @@ static void set_defaults(struct hvi_core_config *cfg)
     if (cfg->fusion_bytes == 0)
         cfg->fusion_bytes = (uint64_t)64 << 20;
     if (cfg->cache_capacity == 0)
-        cfg->cache_capacity = 4096;
-    if (cfg->cache_capacity > HVI_READY_MAX_IDS)
-        cfg->cache_capacity = HVI_READY_MAX_IDS;
+        cfg->cache_capacity = HVI_IDS_MAX;
+    if (cfg->cache_capacity > HVI_IDS_MAX)
+        cfg->cache_capacity = HVI_IDS_MAX;
+    /* the ranks must report in time for it */
+    if (cfg->stall_shutdown_ms > 0 &&
+        (cfg->stall_warn_ms == 0 || cfg->stall_warn_ms > cfg->stall_shutdown_ms))
+        cfg->stall_warn_ms = cfg->stall_shutdown_ms;
     if (cfg->lease_ms == 0)
         cfg->lease_ms = 15000;
     if (cfg->lease_ms < 3000)

@@ -63,7 +63,14 @@ enum hvi_action_kind {
     HVI_ACT_FINISH /* nothing more will come: exit with `status` */
 };
 
-enum hvi_note_kind { HVI_NOTE_INFO = 1, HVI_NOTE_STALL = 2, HVI_NOTE_FATAL = 3 };
+/** The numbers of CoordNote. LEFT and LOST name a rank of the launcher's plan. */
+enum hvi_note_kind {
+    HVI_NOTE_INFO = 1,
+    HVI_NOTE_STALL = 2,
+    HVI_NOTE_FATAL = 3, /* the job cannot go on */
+    HVI_NOTE_LEFT = 4,  /* a rank's process ended in an open epoch without BYE */
+    HVI_NOTE_LOST = 5   /* a rank was lost first: the cause of the epoch's end */
+};
 
 /** One frame, shared by the connections it goes to. `tail` holds more payload of the
  *  same frame, shared by several frames (WELCOME's list of peers). */
@@ -80,6 +87,7 @@ struct hvi_action {
     bool last;             /* SEND: with tag FINAL, then close */
     bool droppable;        /* SEND: may be dropped when the peer is slow */
     enum hvi_note_kind note;
+    int32_t rank; /* NOTE: LEFT, LOST; else -1 */
     char *text;  /* NOTE: owned, printable */
     int status;  /* FINISH: exit status of the program */
 };

@@ -65,6 +65,7 @@ static struct hvi_action *add(struct hvi_core *core, enum hvi_action_kind kind)
     act = &a->list[a->count++];
     memset(act, 0, sizeof *act);
     act->kind = kind;
+    act->rank = -1;
     return act;
 }
 
@@ -144,17 +145,31 @@ void hvi_emit_finish(struct hvi_core *core, int status)
         act->status = status;
 }
 
-void hvi_emit_note(struct hvi_core *core, enum hvi_note_kind kind, const char *fmt, ...)
+static void note(struct hvi_core *core, enum hvi_note_kind kind, int32_t rank,
+                 const char *text)
 {
-    char text[2048];
     struct hvi_action *act = add(core, HVI_ACT_NOTE);
-    va_list ap;
 
     if (act == NULL)
         return;
+    act->note = kind;
+    act->rank = rank;
+    act->text = hvi_core_strdup(core, text);
+}
+
+void hvi_emit_note(struct hvi_core *core, enum hvi_note_kind kind, const char *fmt, ...)
+{
+    char text[2048];
+    va_list ap;
+
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    act->note = kind;
-    act->text = hvi_core_strdup(core, text);
+    note(core, kind, -1, text);
+}
+
+void hvi_emit_rank_note(struct hvi_core *core, enum hvi_note_kind kind, int32_t slot,
+                        const char *text)
+{
+    note(core, kind, slot, text);
 }

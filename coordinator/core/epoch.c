@@ -89,9 +89,10 @@ void hvi_epoch_lose(struct hvi_core *core, int32_t rank, const char *cause,
     if (first) {
         core->lost_any = true;
         hvi_text_member(&t, core, rank);
-        /* a process that ended is reported by whoever started it */
-        if (!m->exited)
-            hvi_emit_note(core, HVI_NOTE_INFO, "%s: %s", t.s, cause);
+        hvi_text_add(&t, ": %s", cause);
+        if (m->exited)
+            hvi_emit_rank_note(core, HVI_NOTE_LEFT, m->slot, t.s);
+        hvi_emit_rank_note(core, HVI_NOTE_LOST, m->slot, t.s);
         hvi_epoch_close(core, rank, cause, status);
     }
     end_member(core, m);
@@ -174,11 +175,15 @@ void hvi_epoch_bye(struct hvi_core *core, struct conn *c)
         rankset_add(&core->gone, rank);
         hvi_ready_flush(core);
         hvi_negotiate_gone(core, rank);
-        hvi_psets_gone(core, rank);
+        hvi_psets_gone(core);
         bye.epoch = core->epoch;
         bye.rank = rank;
         hvi_emit_all(core, NULL, rank, HVI_MSG_PEER_BYE, &bye);
     }
+    /* the leaver may go: all that was ordered with it has been sent to it */
+    bye.epoch = core->epoch;
+    bye.rank = rank;
+    hvi_emit_msg(core, c, HVI_MSG_PEER_BYE, &bye, false);
     end_member(core, m);
 }
 

@@ -20,6 +20,7 @@
 #define HVI_PSETS_MAX 4096      /* living process sets */
 #define HVI_PSET_CALLS_MAX 64   /* unanswered calls of one rank */
 #define HVI_SHM_RANKS_MAX 256
+#define HVI_IDS_MAX 4096 /* ids in use; what a worker's table and the host board hold */
 #define HVI_PLANE_SHM 1
 #define HVI_PLANE_TCP 2
 
@@ -260,6 +261,9 @@ void hvi_emit_close(struct hvi_core *core, const struct conn *c);
 void hvi_emit_finish(struct hvi_core *core, int status);
 void hvi_emit_note(struct hvi_core *core, enum hvi_note_kind kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/** LEFT or LOST, of a rank of the plan. */
+void hvi_emit_rank_note(struct hvi_core *core, enum hvi_note_kind kind, int32_t slot,
+                        const char *text);
 
 /* ---- text.c: growing bounded texts for people */
 struct text {
@@ -323,7 +327,7 @@ void hvi_negotiate_withdraw(struct hvi_core *core, struct conn *c,
 void hvi_negotiate_gone(struct hvi_core *core, int32_t rank);
 /** Somebody joined: what waited only for it is complete. */
 void hvi_negotiate_recheck(struct hvi_core *core);
-/** Fails what is pending in a set and evicts its ids. */
+/** Forgets what is pending in a set (PSET_REPLY fails it) and evicts its ids. */
 void hvi_negotiate_drop_set(struct hvi_core *core, struct pset *set);
 /** Takes the id out of use on every rank. */
 void hvi_negotiate_evict(struct hvi_core *core, struct slot *slot);
@@ -331,10 +335,15 @@ void hvi_negotiate_evict(struct hvi_core *core, struct slot *slot);
 int32_t hvi_negotiate_joined(const struct hvi_core *core, const struct pset *set,
                              const struct rankset *who);
 struct op *hvi_negotiate_op(struct hvi_core *core, uint32_t pset, const char *name);
+/** The id in use for a name, or NULL. */
+struct slot *hvi_negotiate_slot(struct hvi_core *core, uint32_t pset, const char *name);
 
 /* ---- ready.c */
 void hvi_ready_frame(struct hvi_core *core, struct conn *c, uint32_t epoch,
                      const struct hvi_ready_id *ids, uint32_t nids);
+/** The rank has it ready; an old generation is ignored. false: a violation, c is gone. */
+bool hvi_ready_mark(struct hvi_core *core, struct conn *c, uint32_t id,
+                    uint32_t generation);
 void hvi_ready_complete(struct hvi_core *core, struct slot *slot);
 void hvi_ready_recheck(struct hvi_core *core);
 /** Sends the groups that are complete. */
@@ -355,7 +364,7 @@ struct pset *hvi_psets_equal(struct hvi_core *core, const int32_t *ranks, int32_
 struct pset *hvi_psets_make(struct hvi_core *core, const int32_t *ranks, int32_t nranks);
 void hvi_psets_call(struct hvi_core *core, struct conn *c, bool add, uint32_t pset,
                     const int32_t *ranks, size_t nranks);
-void hvi_psets_gone(struct hvi_core *core, int32_t rank);
+void hvi_psets_gone(struct hvi_core *core);
 void hvi_psets_end(struct hvi_core *core);
 
 /* ---- stall.c */

@@ -18,9 +18,9 @@ uint8_t *hvi_buf_reserve(struct hvi_buf *b, size_t size_bytes)
 
     if (need < live)
         return NULL;
-    if (size_bytes <= b->cap - b->len && b->cap != 0)
+    if (b->cap > 0 && size_bytes <= b->cap - b->len)
         return b->data + b->len;
-    if (need <= b->cap) {
+    if (b->cap > 0 && need <= b->cap) {
         memmove(b->data, b->data + b->off, live);
         b->off = 0;
         b->len = live;

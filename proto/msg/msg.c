@@ -244,7 +244,7 @@ static enum hvd_status scan_message(struct scan *s, const Descriptor *d,
         uint64_t tag;
         size_t n;
 
-        if (!get_varint(&l, &tag) || tag > UINT32_MAX ||
+        if (!get_varint(&l, &tag) || tag > UINT32_MAX || tag >> 3 == 0 ||
             !get_value(&l, (unsigned)(tag & 7), &value, &n))
             return damaged(s, d);
         charge_slab(s, &l);

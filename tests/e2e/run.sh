@@ -1,25 +1,43 @@
 #!/bin/bash
 # Run end-to-end tests one after another, each in a fresh directory and with a deadline.
-#   tests/e2e/run.sh [--results FILE] [PATTERN...]     e.g. tests/e2e/run.sh 't01*' t3001
-# A test is an executable bash script tests/e2e/tNNNN-name.sh. It gets
+#   tests/e2e/run.sh [--results FILE] [--prefix NAME] [--budget SECONDS] [PATTERN...]
+#   e.g. tests/e2e/run.sh 't01*' t3001
+# A test is a bash script tests/e2e/tNNNN-name.sh. It gets
 #   HVD_SRC    the source tree             HVD_BUILD  the build tree (env B, default build)
 #   T          its own empty directory, which is also the working directory
-#   PATH       with $HVD_BUILD/bin first
+#   PATH       with $HVD_BUILD/bin first   HVD_E2E_CFLAGS  for programs that use libhvd:
+#                                          -fsanitize=... when the build tree has it
 # and says how it went by its exit status: 0 passed, 77 skipped (the last line of its output
 # is the reason), anything else failed. A line "# deadline: SECONDS" in it changes the 60 s it
-# has. Processes of a test that outlive it are a failure and are killed.
+# has (a sanitizer's build tree: three times that). Processes of a test that outlive it are a
+# failure and are killed; so is a sanitizer's report. --budget: for all tests together; those
+# that do not get their turn have failed. HVD_SOAK=1: a hundred times the deadlines.
 # Prints PASS, FAIL or SKIP per test, then a sum; status 1 when one failed.
 set -u
 HVD_SRC=$(cd "$(dirname "$0")/../.." && pwd)
 HVD_BUILD=${B:-build}
 [ "${HVD_BUILD#/}" = "$HVD_BUILD" ] && HVD_BUILD=$HVD_SRC/$HVD_BUILD
-export HVD_SRC HVD_BUILD PATH="$HVD_BUILD/bin:$PATH"
+export HVD_SRC HVD_BUILD PATH="$HVD_BUILD/bin:$PATH" HVD_E2E_CFLAGS=
 
 results=/dev/null
-if [ "${1:-}" = --results ]; then
-    results=$2
+prefix=e2e
+budget=
+while [ $# -gt 1 ]; do
+    case $1 in
+    --results) results=$2 ;;
+    --prefix) prefix=$2 ;;
+    --budget) budget=$2 ;;
+    *) break ;;
+    esac
     shift 2
-fi
+done
+
+slower=1
+case $HVD_BUILD in
+*-address-undefined) HVD_E2E_CFLAGS="-g -fsanitize=address,undefined" slower=3 ;;
+*-thread) HVD_E2E_CFLAGS="-g -fsanitize=thread" slower=3 ;;
+esac
+[ "${HVD_SOAK:-0}" = 1 ] && slower=100
 
 # Processes that carry this test's mark in their environment. $1 = mark
 leftovers() {
@@ -42,44 +60,66 @@ reap_leftovers() {
 
 # $1 = verdict, $2 = test, $3 = text
 report() {
-    printf '%-4s e2e/%s%s\n' "${1^^}" "$2" "${3:+: $3}"
-    printf '%s\te2e/%s\t%s\n' "$1" "$2" "$3" >>"$results"
+    printf '%-4s %s/%s%s\n' "${1^^}" "$prefix" "$2" "${3:+: $3}"
+    printf '%s\t%s/%s\t%s\n' "$1" "$prefix" "$2" "$3" >>"$results"
+}
+
+# Where sanitizers write. $1 = path without the process number
+sanitizer_options() {
+    export ASAN_OPTIONS="log_path=$1:detect_leaks=${HVD_DETECT_LEAKS:-1}"
+    export UBSAN_OPTIONS="log_path=$1:print_stacktrace=1"
+    export TSAN_OPTIONS="log_path=$1:suppressions=$HVD_SRC/scripts/tsan.supp:print_suppressions=0:second_deadlock_stack=1:die_after_fork=0"
 }
 
 run_one() {
-    local script=$1 name deadline mark log status took left
+    local script=$1 name deadline mark log status took left sanitizer
     name=$(basename "$script" .sh)
     deadline=$(sed -n 's/^# deadline: *\([0-9]\{1,\}\).*/\1/p' "$script" | head -n 1)
-    deadline=${deadline:-60}
+    deadline=$((${deadline:-60} * slower))
+    if [ -n "$budget" ]; then
+        left=$((budget - SECONDS))
+        if [ $left -le 0 ]; then
+            report fail "$name" "not run: the $budget s for all tests are used up"
+            return 1
+        fi
+        [ $left -lt $deadline ] && deadline=$left
+    fi
     T=$(mktemp -d "${TMPDIR:-/tmp}/hvd-e2e-XXXXXX") || exit 1
     mark=$name.$$.$RANDOM
     log=$T.log
     took=$SECONDS
-    (cd "$T" && T=$T HVD_E2E_MARK=$mark \
-        timeout -k 5 "$deadline" bash "$script" </dev/null >"$log" 2>&1)
+    (
+        cd "$T" || exit 1
+        [ -z "$HVD_E2E_CFLAGS" ] || sanitizer_options "$T.san"
+        T=$T HVD_E2E_MARK=$mark timeout -k 5 "$deadline" bash "$script" </dev/null >"$log" 2>&1
+    )
     status=$?
     took=$((SECONDS - took))
     left=$(reap_leftovers "$mark")
-    if [ $status = 77 ]; then
-        report skip "$name" "$(tail -n 1 "$log")"
-    elif [ $status = 124 ] || [ $status = 137 ]; then
+    sanitizer=$(cat "$T".san.* 2>/dev/null | grep -m1 -E '^SUMMARY|runtime error')
+    cat "$T".san.* >>"$log" 2>/dev/null
+    if [ $status = 124 ] || [ $status = 137 ]; then
         report fail "$name" "not done after $deadline s"
+    elif [ -n "$sanitizer" ]; then
+        report fail "$name" "$sanitizer"
+    elif [ $status = 77 ]; then
+        report skip "$name" "$(tail -n 1 "$log")"
     elif [ $status != 0 ]; then
         report fail "$name" "exit status $status"
     elif [ -n "$left" ]; then
         report fail "$name" "left processes behind: $(echo "$left" | tr '\n' ' ')"
     else
         report pass "$name" "$took s"
-        rm -rf "$T" "$log"
-        return 0
+        status=0
     fi
-    if [ $status = 77 ]; then
-        rm -rf "$T" "$log"
-        return 0
+    if [ $status != 77 ] && { [ $status != 0 ] || [ -n "$left$sanitizer" ]; }; then
+        tail -n "${HVD_E2E_TAIL:-40}" "$log" | sed 's/^/  | /'
+        status=1
+    else
+        status=0
     fi
-    sed 's/^/  | /' "$log" | tail -n "${HVD_E2E_TAIL:-40}"
-    rm -rf "$T" "$log"
-    return 1
+    rm -rf "$T" "$log" "$T".san.*
+    return $status
 }
 
 [ $# -gt 0 ] || set -- 't[0-9]*'

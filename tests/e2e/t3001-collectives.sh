@@ -242,7 +242,8 @@ int main(void)
     return 0;
 }
 C
-cc -std=c11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" all.c -o all \
+# shellcheck disable=SC2086
+cc $HVD_E2E_CFLAGS -std=c11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" all.c -o all \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 echo "-- alone"
 ./all | grep -x 'rank 0 of 1 is content'

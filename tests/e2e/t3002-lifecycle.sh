@@ -69,7 +69,8 @@ int main(void)
     return 0; /* atexit says goodbye */
 }
 C
-cc -std=gnu11 -Wall -Wextra -Werror -I"$HVD_SRC/worker/include" cycle.c -o cycle \
+# shellcheck disable=SC2086
+cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -I"$HVD_SRC/worker/include" cycle.c -o cycle \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 ./cycle
 for np in 2 4; do

@@ -160,7 +160,8 @@ int main(void)
     return 0;
 }
 C
-cc -std=gnu11 -Wall -Wextra -Werror -g -pthread -I"$HVD_SRC/worker/include" async.c -o async \
+# shellcheck disable=SC2086
+cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -pthread -I"$HVD_SRC/worker/include" async.c -o async \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 for plane in shm tcp; do
     echo "-- $plane"

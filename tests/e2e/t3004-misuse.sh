@@ -114,7 +114,8 @@ int main(void)
     return 0;
 }
 C
-cc -std=gnu11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" misuse.c -o misuse \
+# shellcheck disable=SC2086
+cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" misuse.c -o misuse \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 for plane in shm tcp; do
     echo "-- $plane"

@@ -1,16 +1,16 @@
 /*
  * Happy path: hvi_board_publish appends (id, generation) to the rank's ring and raises
  * `published`. hvi_board_poll takes the try-lock, drains every ring into the arrival
- * masks, moves complete ids to the ready list, and writes each group to the log of every
- * member.
+ * masks, moves complete ids to the ready list, and writes each group to the log of
+ * every member.
  *
- * No publication is lost when the try-lock fails: the publisher raised `published` before
- * it tried, and the holder compares `published` with what it drained after it unlocked
- * (both seq_cst), so one of the two sees the other.
+ * No publication is lost when the try-lock fails: the publisher raised `published`
+ * before it tried, and the holder compares `published` with what it drained after it
+ * unlocked (both seq_cst), so one of the two sees the other.
  *
  * A holder that dies keeps the lock: nothing is sealed any more, and the coordinator
- * closes the epoch. Those that must have the lock spin at most LOCK_SPINS yields, then go
- * on without: the epoch is over anyway.
+ * closes the epoch. Those that must have the lock spin at most LOCK_SPINS yields, then
+ * go on without: the epoch is over anyway.
  */
 #include "worker/board/board.h"
 
@@ -42,8 +42,8 @@ struct id_state { /* all under the lock */
     bool ready;                    /* in the ready list */
 };
 
-/* A rank's copy of the order log: only the groups that it is a member of, so that an idle
- * rank never holds the others up. */
+/* A rank's copy of the order log: only the groups that it is a member of, so that an
+ * idle rank never holds the others up. */
 struct rank_log {
     _Alignas(64) _Atomic uint64_t head;   /* words written; writer: lock holder */
     _Alignas(64) _Atomic uint64_t cursor; /* words read; writer: the rank */
@@ -228,11 +228,13 @@ static bool may_fuse(const struct hvi_board_meta *a, const struct hvi_board_meta
 {
     return a->fuses && c->fuses && a->kind == c->kind && a->reduce_op == c->reduce_op &&
            a->dtype == c->dtype && a->pset == c->pset && a->device == c->device &&
-           a->root == c->root && memcmp(&a->prescale, &c->prescale, sizeof(double)) == 0 &&
+           a->root == c->root &&
+           memcmp(&a->prescale, &c->prescale, sizeof(double)) == 0 &&
            memcmp(&a->postscale, &c->postscale, sizeof(double)) == 0;
 }
 
-/* Largest priority first, else order of completion: ready is short, a stable insertion. */
+/* Largest priority first, else order of completion: ready is short, a stable insertion.
+ */
 static void sort_ready(struct hvi_board *b)
 {
     for (uint32_t i = 1; i < b->nready; i++) {

@@ -1,10 +1,11 @@
 /**
  * The host board: readiness of one host's ranks, in shared memory (DESIGN.md section 3,
- * mechanism 2). Each rank publishes ids on a ring of its own; whoever holds the try-lock
- * counts arrivals and seals complete operations, fused, into the order log. Each rank has
- * a copy of the log that holds the groups it is a member of, in the one total order (seq
- * grows). Pure over a memory block: no system calls, no clock; wake-ups are the caller's
- * (hvi_board_poll tells whom). Ranks here are *local* ranks, 0..nlocal-1.
+ * mechanism 2). Each rank publishes ids on a ring of its own; whoever holds the
+ * try-lock counts arrivals and seals complete operations, fused, into the order log.
+ * Each rank has a copy of the log that holds the groups it is a member of, in the one
+ * total order (seq grows). Pure over a memory block: no system calls, no clock;
+ * wake-ups are the caller's (hvi_board_poll tells whom). Ranks here are *local* ranks,
+ * 0..nlocal-1.
  */
 #ifndef HVI_BOARD_BOARD_H
 #define HVI_BOARD_BOARD_H
@@ -56,7 +57,8 @@ struct hvi_board_group {
 };
 
 size_t hvi_board_size(int nlocal);
-/** Once, over zeroed memory, 64-byte aligned. fusion_bytes: threshold of a fused group. */
+/** Once, over zeroed memory, 64-byte aligned. fusion_bytes: threshold of a fused group.
+ */
 void hvi_board_format(void *mem, int nlocal, uint64_t fusion_bytes);
 /** NULL when mem was not formatted by this version for nlocal ranks. */
 struct hvi_board *hvi_board_attach(void *mem, int nlocal);
@@ -70,7 +72,8 @@ void hvi_board_publish(struct hvi_board *b, int r, uint32_t id, uint32_t generat
 /** Rank r has joined: counts as arrived for allreduce. generation: that of the last
  *  hvi_board_join_done, 0 at first. */
 void hvi_board_join(struct hvi_board *b, int r, uint32_t generation);
-/** All had joined: forget it. The first rank that learns of it (generation grows) acts. */
+/** All had joined: forget it. The first rank that learns of it (generation grows) acts.
+ */
 void hvi_board_join_done(struct hvi_board *b, uint32_t generation);
 
 /**
@@ -92,15 +95,15 @@ bool hvi_board_backlog(const struct hvi_board *b);
 /** Id goes out of use: nobody seals it in this generation any more.
  *  Returns true when r had published it and it was not sealed: r announces again. */
 bool hvi_board_evict(struct hvi_board *b, int r, uint32_t id, uint32_t generation);
-/** Take back r's publication. true: it was waiting and is withdrawn; false: it is sealed
- *  (and in the log) or was never published. */
+/** Take back r's publication. true: it was waiting and is withdrawn; false: it is
+ * sealed (and in the log) or was never published. */
 bool hvi_board_withdraw(struct hvi_board *b, int r, uint32_t id);
-/** Rank r leaves: its publications that are not sealed are withdrawn, nothing that needs
- *  it is sealed any more. What was sealed stays in the log, for r too. */
+/** Rank r leaves: its publications that are not sealed are withdrawn, nothing that
+ * needs it is sealed any more. What was sealed stays in the log, for r too. */
 void hvi_board_leave(struct hvi_board *b, int r);
 
-/** Members that have not published id (nor joined), for stall reports. false when r's own
- *  publication of id is not waiting. */
+/** Members that have not published id (nor joined), for stall reports. false when r's
+ * own publication of id is not waiting. */
 bool hvi_board_missing(struct hvi_board *b, int r, uint32_t id, uint32_t generation,
                        struct hvi_board_mask *out);
 

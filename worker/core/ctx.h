@@ -1,6 +1,6 @@
 /**
- * One membership of one rank: everything between hvd_init and hvd_shutdown. Internal; the
- * installed API keeps one process-wide context (api.c).
+ * One membership of one rank: everything between hvd_init and hvd_shutdown. Internal;
+ * the installed API keeps one process-wide context (api.c).
  *
  * Locks, in this order: `exec` (who runs groups), `lock` (all other fields), the host
  * board's try-lock. Callbacks run without `lock`. No lock is held while waiting for a
@@ -8,8 +8,8 @@
  *
  * Life of an operation: submit.c checks it and makes a struct hvi_entry -> negotiate.c
  * announces it or, when its name has an id, publishes it -> the order (board log, or
- * ORDER of the coordinator) turns entries into a struct hvi_run -> engine.c runs it on a
- * plane and completes its handles.
+ * ORDER of the coordinator) turns entries into a struct hvi_run -> engine.c runs it on
+ * a plane and completes its handles.
  */
 #ifndef HVI_CORE_CTX_H
 #define HVI_CORE_CTX_H
@@ -30,10 +30,12 @@
 #include "proto/sec/handshake.h"
 #include "worker/board/board.h"
 #include "worker/core/op.h"
+#include "worker/core/segment.h"
 #include "worker/plane/cpu/cpu.h"
 #include "worker/plane/plane.h"
 
-#define HVI_UNNAMED_LANES 64 /* unnamed operations of a class in flight with an id each */
+#define HVI_UNNAMED_LANES                                                              \
+    64 /* unnamed operations of a class in flight with an id each */
 
 enum hvi_mode { HVI_MODE_UNSET = 0, HVI_MODE_SOLO, HVI_MODE_SHM, HVI_MODE_TCP };
 
@@ -73,7 +75,7 @@ struct hvi_entry {
     struct hvi_link link; /* in ctx->lanes */
     int64_t since_ms;     /* when it was submitted */
     int64_t stall_next_ms;
-    int64_t submit_us; /* timeline */
+    int64_t submit_us, sealed_us; /* timeline */
 };
 
 /** One sealed group, resolved: what the executor runs next. */
@@ -82,6 +84,7 @@ struct hvi_run {
     uint64_t seq;
     enum hvd_status status; /* != OK: fails without running */
     const char *text;       /* static text of that failure, or NULL */
+    int64_t begin_us;       /* timeline */
     struct hvi_pset *pset;
     uint32_t nitems;
     struct hvi_run_item {
@@ -123,15 +126,14 @@ struct hvi_ctx {
     uint32_t epoch;
     int rank, size, local_rank, local_size, cross_rank, cross_size;
     bool homogeneous;
-    int ncores; /* this process may use */
+    int ncores;             /* this process may use */
     struct hvi_peer *peers; /* [size] */
     int ngone;
     uint32_t cache_capacity, stall_warn_ms;
     uint64_t fusion_bytes;
     uint8_t epoch_key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     /* plane; local index == rank (a shm job is one host) */
-    void *segment;
-    size_t segment_bytes;
+    struct hvi_segment segment;
     struct hvi_bells *bells;
     int bell; /* own index in bells */
     struct hvi_board *board;
@@ -142,7 +144,7 @@ struct hvi_ctx {
 
     pthread_mutex_t lock;
     pthread_cond_t cond; /* executor thread: work, or stop */
-    bool stop;           /* threads leave */
+    _Atomic bool stop;   /* threads leave */
     bool closing;        /* hvd_shutdown has begun */
     _Atomic int failed;  /* enum hvd_status of the epoch's end, 0 while it lasts */
     char failed_text[HVD_ERROR_TEXT_MAX];
@@ -150,13 +152,13 @@ struct hvi_ctx {
     _Atomic int parked;    /* the engine thread sleeps on cond */
     _Atomic int idle;      /* the engine thread holds exec with nothing to run */
     struct hvi_entry *inflight;
-    uint32_t ninflight;
-    struct hvi_known *known;             /* by key */
-    struct hvi_known **by_id;            /* [HVI_BOARD_MAX_IDS] */
-    struct hvi_link lanes;               /* entries in state LANE, oldest first */
-    struct hvi_link runs;                /* resolved groups, in order */
-    _Atomic int nruns;                   /* their number; read without the lock */
-    struct hvi_entry **announce;         /* not yet written to the link */
+    _Atomic uint32_t ninflight;  /* changed under the lock */
+    struct hvi_known *known;     /* by key */
+    struct hvi_known **by_id;    /* [HVI_BOARD_MAX_IDS] */
+    struct hvi_link lanes;       /* entries in state LANE, oldest first */
+    struct hvi_link runs;        /* resolved groups, in order */
+    _Atomic int nruns;           /* their number; read without the lock */
+    struct hvi_entry **announce; /* not yet written to the link */
     uint32_t nannounce, announce_cap;
     struct hvi_ready_id *ready; /* same, for plane tcp */
     uint32_t nready, ready_cap;
@@ -189,7 +191,8 @@ struct hvi_ctx {
 enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t count,
                            const char *name, bool grouped, hvd_handle *out,
                            struct hvi_err *err);
-enum hvd_status hvi_submit_join(struct hvi_ctx *c, hvd_handle *out, struct hvi_err *err);
+enum hvd_status hvi_submit_join(struct hvi_ctx *c, hvd_handle *out,
+                                struct hvi_err *err);
 
 /* ---- negotiate.c: all under ctx->lock unless said */
 /** Hand over a new entry. On failure it stays the caller's. */
@@ -207,7 +210,8 @@ enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
                                       struct hvi_err *err);
 /** Send JOIN and tell the board. */
 void hvi_negotiate_join(struct hvi_ctx *c);
-/** Takes e out of flight (under lock); the caller then completes it without the lock. */
+/** Takes e out of flight (under lock); the caller then completes it without the lock.
+ */
 void hvi_negotiate_remove(struct hvi_ctx *c, struct hvi_entry *e);
 /** Without the lock: completes every op of e, which is in no table, and frees it. */
 void hvi_entry_finish(struct hvi_entry *e, enum hvd_status status, const char *text);
@@ -218,9 +222,12 @@ void hvi_negotiate_fini(struct hvi_ctx *c);
 /** Fail all that has no place in the order yet and needs `rank` (-1: all). No lock. */
 void hvi_negotiate_cancel(struct hvi_ctx *c, int rank, enum hvd_status status,
                           const char *text);
-/** Entries that wait longer than the warning time are reported; returns ms until the next
- *  look, -1 when there is nothing to watch. */
+/** Entries that wait longer than the warning time are reported; returns ms until the
+ * next look, -1 when there is nothing to watch. */
 int hvi_negotiate_stalls(struct hvi_ctx *c, int64_t now_ms);
+/** Without the lock: words HVD_ETIMEDOUT of a wait for op: its name and who is missing.
+ */
+void hvi_describe_wait(struct hvi_ctx *c, const struct hvi_op *op, struct hvi_err *err);
 struct hvi_pset *hvi_pset_find(struct hvi_ctx *c, int32_t id);
 /** Add a set to the table. ranks are copied and sorted. HVD_ENOMEM. */
 enum hvd_status hvi_pset_insert(struct hvi_ctx *c, int32_t id, const int32_t *ranks,
@@ -230,7 +237,10 @@ enum hvd_status hvi_pset_insert(struct hvi_ctx *c, int32_t id, const int32_t *ra
 /** Run groups on this thread until op completes (NULL: until nothing is in flight or
  *  another thread wants to run), or deadline_ms. Holds `exec`. HVD_OK, HVD_ETIMEDOUT,
  *  HVD_EINTR. */
-enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op, int64_t deadline_ms);
+enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op,
+                               int64_t deadline_ms);
+/** Run what has its place in the order to its end; for leaving. Takes `exec`. */
+void hvi_engine_drain(struct hvi_ctx *c);
 void *hvi_engine_thread(void *ctx);
 /** Wake whoever runs groups: there is new work, or the end. Any thread. */
 void hvi_engine_kick(struct hvi_ctx *c);

@@ -1,14 +1,15 @@
 /*
- * Running sealed groups, in order, by whoever holds `exec`: the engine thread, or a thread
- * inside hvd_wait, which saves the hand-over.
+ * Running sealed groups, in order, by whoever holds `exec`: the engine thread, or a
+ * thread inside hvd_wait, which saves the hand-over.
  *
- * Happy path: take the next run, cut it by dtype into plane groups, start and progress each,
- * take its entries out of flight, complete their handles. Between groups sleep on the
- * rank's doorbell. The engine thread parks on `cond` while nothing is in flight.
+ * Happy path: take the next run, cut it by dtype into plane groups, start and progress
+ * each, take its entries out of flight, complete their handles. Between groups sleep on
+ * the rank's doorbell. The engine thread parks on `cond` while nothing is in flight.
  *
  * Failure paths: a plane that refuses a group fails that group (every member refuses it
- * alike). A plane that breaks, or the end of the epoch, fails all that is in flight; the
- * coordinator's word on who was lost is awaited for VERDICT_MS, so that the text is right.
+ * alike). A plane that breaks, or the end of the epoch, fails all that is in flight;
+ * the coordinator's word on who was lost is awaited for VERDICT_MS, so that the text is
+ * right.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -34,9 +35,8 @@ _Static_assert(STAGES_PER_SEQ > HVD_DTYPE_COUNT, "every dtype has a stage");
 /* Output memory for a result whose size is now known. */
 static void *result_memory(struct hvi_op *op, size_t size_bytes)
 {
-    struct hvd_tensor shape = {.dims = op->out_dims,
-                               .ndim = op->out_ndim,
-                               .dtype = (int32_t)op->dtype};
+    struct hvd_tensor shape = {
+        .dims = op->out_dims, .ndim = op->out_ndim, .dtype = (int32_t)op->dtype};
 
     if (op->user_out != NULL) {
         if (size_bytes <= op->out_capacity_bytes)
@@ -203,7 +203,7 @@ static void finish_run(struct hvi_ctx *c, enum hvd_status status, const char *te
 
     c->x.run = NULL;
     c->x.started = false;
-    hvi_timeline_end(c, run);
+    hvi_timeline_end(c, run, status);
     pthread_mutex_lock(&c->lock);
     c->stats.groups_run++;
     for (uint32_t i = 0; i < run->nitems; i++) {
@@ -290,7 +290,8 @@ static void plane_broke(struct hvi_ctx *c, enum hvd_status rc, const char *text)
     int64_t deadline = hvi_now_ms() + VERDICT_MS;
 
     while (!has_failed(c) && hvi_ms_left(deadline) > 0)
-        hvi_bell_sleep(c->bells, c->bell, has_failed, c, 0, true, hvi_ms_left(deadline));
+        hvi_bell_sleep(c->bells, c->bell, has_failed, c, 0, true,
+                       hvi_ms_left(deadline));
     if (!has_failed(c))
         hvi_ctx_fail(c, rc, "%s", text);
 }
@@ -354,7 +355,7 @@ static bool take_run(struct hvi_ctx *c)
     pthread_mutex_unlock(&c->lock);
     if (c->x.run == NULL)
         return false;
-    hvi_timeline_begin(c, c->x.run, c->plane->ops->name);
+    hvi_timeline_begin(c, c->x.run);
     return true;
 }
 
@@ -413,7 +414,7 @@ static enum hvd_status run_locked(struct hvi_ctx *c, struct hvi_op *op,
                                   int64_t deadline_ms)
 {
     struct idle_wait w = {c, op};
-    bool spin = c->size <= c->ncores;
+    bool spin = c->local_size <= c->ncores;
 
     for (;;) {
         enum step s;
@@ -438,8 +439,9 @@ static enum hvd_status run_locked(struct hvi_ctx *c, struct hvi_op *op,
         if (s == STEP_WAIT)
             interrupted = c->plane->ops->wait(c->plane, hvi_ms_left(deadline_ms));
         else
-            interrupted = hvi_bell_sleep(c->bells, c->bell, work_for, &w, op != NULL ? 50 : 5,
-                                         !spin, hvi_ms_left(deadline_ms));
+            interrupted =
+                hvi_bell_sleep(c->bells, c->bell, work_for, &w, op != NULL ? 50 : 5,
+                               !spin, hvi_ms_left(deadline_ms));
         if (interrupted && op != NULL && hvi_op_status(op) == HVD_INPROGRESS)
             return HVD_EINTR;
     }
@@ -491,8 +493,8 @@ static enum hvd_status sleep_on(struct hvi_op *op, int64_t deadline_ms)
 
     atomic_fetch_add(&op->waiters, 1);
     if (hvi_op_status(op) == HVD_INPROGRESS) {
-        rc = syscall(SYS_futex, &op->status, FUTEX_WAIT_PRIVATE, (uint32_t)HVD_INPROGRESS,
-                     left < 0 ? NULL : &ts, NULL, 0);
+        rc = syscall(SYS_futex, &op->status, FUTEX_WAIT_PRIVATE,
+                     (uint32_t)HVD_INPROGRESS, left < 0 ? NULL : &ts, NULL, 0);
         error = errno;
     }
     atomic_fetch_sub(&op->waiters, 1);
@@ -501,7 +503,8 @@ static enum hvd_status sleep_on(struct hvi_op *op, int64_t deadline_ms)
     return HVD_OK;
 }
 
-/* The engine thread lets go of exec when somebody wants it and it has nothing to run. */
+/* The engine thread lets go of exec when somebody wants it and it has nothing to run.
+ */
 static bool take_exec(struct hvi_ctx *c)
 {
     if (pthread_mutex_trylock(&c->exec) == 0)
@@ -526,7 +529,8 @@ static void hand_over(struct hvi_ctx *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op, int64_t deadline_ms)
+enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op,
+                               int64_t deadline_ms)
 {
     enum hvd_status rc = HVD_OK;
     bool ran = false;
@@ -550,4 +554,14 @@ enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op, int64_t dea
         }
     }
     return rc;
+}
+
+void hvi_engine_drain(struct hvi_ctx *c)
+{
+    atomic_fetch_add(&c->want_exec, 1);
+    hvi_bell_force(c->bells, c->bell);
+    pthread_mutex_lock(&c->exec);
+    atomic_fetch_sub(&c->want_exec, 1);
+    run_locked(c, NULL, -1);
+    pthread_mutex_unlock(&c->exec);
 }

@@ -1,12 +1,13 @@
 /*
  * The connection to the parent endpoint, and the thread that serves it.
  *
- * Happy path: connect, handshake, HELLO ... GO in the caller of hvd_init (blocking), then
- * the link thread polls socket and eventfd: writes what others queued (announcements and
- * readiness are coalesced here), reads messages, looks after stalls and the timeline.
+ * Happy path: connect, handshake, HELLO ... GO in the caller of hvd_init (blocking),
+ * then the link thread polls socket and eventfd: writes what others queued
+ * (announcements and readiness are coalesced here), reads messages, looks after stalls
+ * and the timeline.
  *
- * Failure paths: the peer ends the stream, sends rubbish, or the socket fails: the epoch
- * is over for this rank (hvi_ctx_fail), unless it is leaving anyway.
+ * Failure paths: the peer ends the stream, sends rubbish, or the socket fails: the
+ * epoch is over for this rank (hvi_ctx_fail), unless it is leaving anyway.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -28,7 +29,8 @@
 #include "worker/core/timeline.h"
 
 #define READ_CHUNK (64 * 1024)
-#define RETRY_MS 50 /* between two attempts to reach a coordinator that is not up yet */
+#define RETRY_MS 50 /* between two attempts to reach a coordinator that is not up yet  \
+                     */
 
 /* ---- connecting ------------------------------------------------------------------ */
 
@@ -47,10 +49,11 @@ static enum hvd_status connect_unix(const char *path, int *out, struct hvi_err *
         int error = errno;
 
         close(fd);
-        return hvi_fail(err, error == EAGAIN || error == ENOENT || error == ECONNREFUSED
-                                 ? HVD_INPROGRESS
-                                 : HVD_EIO,
-                        "cannot reach the coordinator at %s: %s", path, strerror(error));
+        return hvi_fail(
+            err,
+            error == EAGAIN || error == ENOENT || error == ECONNREFUSED ? HVD_INPROGRESS
+                                                                        : HVD_EIO,
+            "cannot reach the coordinator at %s: %s", path, strerror(error));
     }
     *out = fd;
     return HVD_OK;
@@ -65,9 +68,9 @@ static enum hvd_status split_host_port(const char *text, char host[256], char po
 
     if (colon == NULL || n == 0 || n > 255 || strlen(colon + 1) == 0 ||
         strlen(colon + 1) > 5)
-        return hvi_fail(err, HVD_EINVAL,
-                        "HVD_COORDINATOR=%s: write host:port, [address]:port or unix:path",
-                        text);
+        return hvi_fail(
+            err, HVD_EINVAL,
+            "HVD_COORDINATOR=%s: write host:port, [address]:port or unix:path", text);
     if (text[0] == '[' && text[n - 1] == ']') {
         text++;
         n -= 2;
@@ -135,10 +138,12 @@ static enum hvd_status connect_tcp(const char *endpoint, int64_t deadline_ms, in
     }
     freeaddrinfo(list);
     return hvi_fail(err, error == ECONNREFUSED ? HVD_INPROGRESS : HVD_EIO,
-                    "cannot reach the coordinator at %s: %s", endpoint, strerror(error));
+                    "cannot reach the coordinator at %s: %s", endpoint,
+                    strerror(error));
 }
 
-/* A coordinator that is started beside us may not listen yet: try until the deadline. */
+/* A coordinator that is started beside us may not listen yet: try until the deadline.
+ */
 static enum hvd_status dial(const char *endpoint, int64_t deadline_ms, int *out,
                             struct hvi_err *err)
 {
@@ -148,8 +153,9 @@ static enum hvd_status dial(const char *endpoint, int64_t deadline_ms, int *out,
         if (strncmp(endpoint, "unix:", 5) == 0)
             rc = connect_unix(endpoint + 5, out, err);
         else
-            rc = connect_tcp(strncmp(endpoint, "tcp:", 4) == 0 ? endpoint + 4 : endpoint,
-                             deadline_ms, out, err);
+            rc =
+                connect_tcp(strncmp(endpoint, "tcp:", 4) == 0 ? endpoint + 4 : endpoint,
+                            deadline_ms, out, err);
         if (rc != HVD_INPROGRESS)
             return rc;
         if (hvi_ms_left(deadline_ms) == 0)
@@ -214,8 +220,8 @@ enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
 enum hvd_status hvi_conn_put_frame(struct hvi_conn *conn, const struct hvi_buf *frame,
                                    bool last)
 {
-    return hvi_stream_seal(&conn->stream, hvi_buf_peek(frame), hvi_buf_size(frame), last,
-                           &conn->out);
+    return hvi_stream_seal(&conn->stream, hvi_buf_peek(frame), hvi_buf_size(frame),
+                           last, &conn->out);
 }
 
 enum hvd_status hvi_conn_put(struct hvi_conn *conn, uint32_t type, const void *body)
@@ -283,8 +289,10 @@ enum hvd_status hvi_conn_next(struct hvi_conn *conn, uint32_t *type,
         return HVD_INPROGRESS; /* an empty FINAL record */
     rc = hvi_frame_peek(hvi_buf_peek(&conn->plain), hvi_buf_size(&conn->plain), type,
                         payload, size_bytes, &frame_bytes, err);
-    if (rc == HVD_INPROGRESS || (rc == HVD_OK && frame_bytes != hvi_buf_size(&conn->plain)))
-        return hvi_fail(err, HVD_EPROTO, "a record of the coordinator is not one frame");
+    if (rc == HVD_INPROGRESS ||
+        (rc == HVD_OK && frame_bytes != hvi_buf_size(&conn->plain)))
+        return hvi_fail(err, HVD_EPROTO,
+                        "a record of the coordinator is not one frame");
     return rc;
 }
 
@@ -370,9 +378,10 @@ void hvi_ctx_fail(struct hvi_ctx *c, enum hvd_status status, const char *fmt, ..
     }
 }
 
-static enum hvd_status read_messages(struct hvi_ctx *c, struct hvi_err *err)
+/* Everything that is whole in the buffer. */
+static enum hvd_status take_messages(struct hvi_ctx *c, struct hvi_err *err)
 {
-    enum hvd_status rc = hvi_conn_fill(&c->conn, err);
+    enum hvd_status rc = HVD_OK;
 
     while (rc == HVD_OK) {
         const uint8_t *payload;
@@ -401,7 +410,7 @@ void *hvi_link_thread(void *arg)
 {
     struct hvi_ctx *c = arg;
     struct hvi_err err = {{0}};
-    enum hvd_status rc = HVD_OK;
+    enum hvd_status rc = take_messages(c, &err); /* that came behind GO */
 
     while (rc == HVD_OK || rc == HVD_INPROGRESS) {
         struct pollfd p[2] = {{.fd = c->conn.fd, .events = POLLIN},
@@ -425,8 +434,11 @@ void *hvi_link_thread(void *arg)
             continue;
         if (p[1].revents != 0 && read(c->wake_fd, &counter, sizeof counter) < 0)
             continue;
-        if ((p[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
-            rc = read_messages(c, &err);
+        if ((p[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
+            rc = hvi_conn_fill(&c->conn, &err);
+            if (rc == HVD_OK)
+                rc = take_messages(c, &err);
+        }
     }
     pthread_mutex_lock(&c->lock);
     c->bye_acked = true;

@@ -1,16 +1,17 @@
 /*
  * The worker's half of the negotiation (PROTOCOL.md section 5).
  *
- * Happy path, first time: announce -> ASSIGN gives the name an id -> publish on the host
- * board (plane tcp: the coordinator already counts us ready) -> the order names the id ->
- * a struct hvi_run for the engine. Afterwards the name is known: publish at once.
+ * Happy path, first time: announce -> ASSIGN gives the name an id -> publish on the
+ * host board (plane tcp: the coordinator already counts us ready) -> the order names
+ * the id -> a struct hvi_run for the engine. Afterwards the name is known: publish at
+ * once.
  *
  * Failure paths: FAIL completes an announced entry with the coordinator's text. EVICT
- * takes an id away: a published and not yet sealed entry is announced again. PEER_BYE and
- * shutdown cancel what has no place in the order; what has one is run to its end.
+ * takes an id away: a published and not yet sealed entry is announced again. PEER_BYE
+ * and shutdown cancel what has no place in the order; what has one is run to its end.
  *
- * The log is always read (pump) before an id changes its meaning, so that sealed ids are
- * resolved to the entries they meant.
+ * The log is always read (pump) before an id changes its meaning, so that sealed ids
+ * are resolved to the entries they meant.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +78,8 @@ enum hvd_status hvi_pset_insert(struct hvi_ctx *c, int32_t id, const int32_t *ra
                                 int32_t n)
 {
     struct hvi_pset *set = calloc(1, sizeof *set);
-    struct hvi_pset **psets = realloc(c->psets, ((size_t)c->npsets + 1) * sizeof *psets);
+    struct hvi_pset **psets =
+        realloc(c->psets, ((size_t)c->npsets + 1) * sizeof *psets);
 
     if (psets != NULL)
         c->psets = psets;
@@ -179,7 +181,8 @@ void hvi_negotiate_poll(struct hvi_ctx *c)
     hvi_bell_ring_mask(c->bells, wake.w);
 }
 
-static enum hvd_status publish(struct hvi_ctx *c, struct hvi_entry *e, struct hvi_known *k)
+static enum hvd_status publish(struct hvi_ctx *c, struct hvi_entry *e,
+                               struct hvi_known *k)
 {
     enum hvd_status rc = HVD_OK;
 
@@ -248,7 +251,6 @@ static enum hvd_status start(struct hvi_ctx *c, struct hvi_entry *e)
 
     HASH_ADD_KEYPTR(hh, c->inflight, e->key, strlen(e->key), e);
     c->ninflight++;
-    hvi_timeline_submit(c, e);
     if (c->mode == HVI_MODE_SOLO) {
         rc = run_solo(c, e);
     } else if (k != NULL && hvi_request_same(k->req, e->req)) {
@@ -377,7 +379,8 @@ void hvi_negotiate_join(struct hvi_ctx *c)
     hvi_link_kick(c);
 }
 
-/* ---- writing to the coordinator ---------------------------------------------------- */
+/* ---- writing to the coordinator ----------------------------------------------------
+ */
 
 static size_t estimate_bytes(const struct hvi_request *r)
 {
@@ -431,15 +434,18 @@ void hvi_negotiate_flush(struct hvi_ctx *c)
     }
 }
 
-/* ---- the order -------------------------------------------------------------------- */
+/* ---- the order --------------------------------------------------------------------
+ */
 
 /* Ids of one sealed group to a run. NULL: not a member, or no memory. */
 static struct hvi_run *resolve(struct hvi_ctx *c, uint64_t seq, const uint32_t *ids,
                                uint32_t nids, uint32_t stride)
 {
-    struct hvi_known *k = nids > 0 && ids[0] < HVI_BOARD_MAX_IDS ? c->by_id[ids[0]] : NULL;
+    struct hvi_known *k =
+        nids > 0 && ids[0] < HVI_BOARD_MAX_IDS ? c->by_id[ids[0]] : NULL;
     struct hvi_pset *set = NULL;
     struct hvi_run *run;
+    int64_t now_us = hvi_now_us();
 
     if (k != NULL)
         set = hvi_pset_find(c, (int32_t)k->req->pset);
@@ -458,7 +464,7 @@ static struct hvi_run *resolve(struct hvi_ctx *c, uint64_t seq, const uint32_t *
         if (k->entry != NULL) {
             k->entry->state = HVI_ENTRY_SEALED;
             run->items[i].req = k->entry->req;
-            hvi_timeline_sealed(c, k->entry);
+            k->entry->sealed_us = now_us;
             k->entry = NULL;
         } else {
             run->items[i].req = hvi_request_clone(k->req);
@@ -504,7 +510,8 @@ static enum hvd_status on_order(struct hvi_ctx *c, const uint8_t *payload,
         return rc;
     pthread_mutex_lock(&c->lock);
     for (uint32_t i = 0; i < count && epoch == c->epoch; i++) {
-        struct hvi_run *run = resolve(c, groups[i].seq, groups[i].ids, groups[i].nids, 1);
+        struct hvi_run *run =
+            resolve(c, groups[i].seq, groups[i].ids, groups[i].nids, 1);
 
         if (run == NULL)
             continue;
@@ -518,7 +525,8 @@ static enum hvd_status on_order(struct hvi_ctx *c, const uint8_t *payload,
     return HVD_OK;
 }
 
-/* ---- messages of the coordinator ---------------------------------------------------- */
+/* ---- messages of the coordinator ----------------------------------------------------
+ */
 
 static struct hvi_board_meta board_meta(const struct hvi_pset *set,
                                         const struct hvi_request *r)
@@ -646,6 +654,8 @@ static bool withdraw(struct hvi_ctx *c, struct hvi_entry *e)
 {
     if (e->state == HVI_ENTRY_SEALED)
         return false;
+    if (c->closing) /* the board has forgotten ours (hvi_board_leave) */
+        return true;
     if (e->state == HVI_ENTRY_PUBLISHED && c->mode == HVI_MODE_SHM &&
         !hvi_board_withdraw(c->board, c->bell, e->id)) {
         hvi_negotiate_pump(c);
@@ -963,7 +973,8 @@ enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
     return rc;
 }
 
-/* ---- stalls ----------------------------------------------------------------------- */
+/* ---- stalls -----------------------------------------------------------------------
+ */
 
 /* Who has not come, as far as this rank can tell; at most cap. */
 static size_t missing_ranks(struct hvi_ctx *c, const struct hvi_entry *e, int32_t *out)
@@ -1002,6 +1013,49 @@ static void report_stall(struct hvi_ctx *c, const struct hvi_entry *e, int64_t n
     m.n_missing = missing_ranks(c, e, missing);
     m.missing = missing;
     hvi_conn_put(&c->conn, HVI_MSG_STALLED, &m);
+    free(missing);
+}
+
+static struct hvi_entry *entry_of(struct hvi_ctx *c, const struct hvi_op *op)
+{
+    struct hvi_entry *e;
+    struct hvi_entry *next;
+
+    HASH_ITER(hh, c->inflight, e, next)
+    {
+        for (uint32_t i = 0; i < e->req->ntensors; i++)
+            if (e->ops[i] == op)
+                return e;
+    }
+    return NULL;
+}
+
+void hvi_describe_wait(struct hvi_ctx *c, const struct hvi_op *op, struct hvi_err *err)
+{
+    int32_t *missing = malloc((size_t)c->size * sizeof *missing);
+    char list[256] = "";
+    size_t used = 0;
+    struct hvi_entry *e;
+
+    pthread_mutex_lock(&c->lock);
+    e = entry_of(c, op);
+    if (e != NULL && missing != NULL && e->state != HVI_ENTRY_SEALED) {
+        size_t n = missing_ranks(c, e, missing);
+
+        for (size_t i = 0; i < n && used < sizeof list - 16; i++)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%d",
+                                     i > 0 ? ", " : " (missing: rank ", missing[i]);
+        if (n > 0)
+            snprintf(list + used, sizeof list - used, ")");
+    }
+    if (e != NULL)
+        hvi_fail(err, HVD_ETIMEDOUT, "%s '%.200s' has waited %.1f s%s",
+                 hvi_kind_name(e->req->kind), e->req->name,
+                 (double)(hvi_now_ms() - e->since_ms) / 1e3, list);
+    else
+        hvi_fail(err, HVD_ETIMEDOUT, "%s has not completed in time",
+                 hvi_kind_name(op->kind));
+    pthread_mutex_unlock(&c->lock);
     free(missing);
 }
 

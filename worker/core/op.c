@@ -19,7 +19,7 @@ static struct {
         struct hvi_op *op;   /* NULL: free */
         uint32_t generation; /* of the handle now or next in the slot; never 0 */
         uint32_t next_free;
-    } *slots;
+    } * slots;
     uint32_t nslots, free_head; /* free_head == nslots: none */
     /* done queue */
     int fd; /* -1: off */
@@ -48,7 +48,8 @@ void hvi_op_ref(struct hvi_op *op)
 
 void hvi_op_unref(struct hvi_op *op)
 {
-    if (op == NULL || atomic_fetch_sub_explicit(&op->refs, 1, memory_order_acq_rel) != 1)
+    if (op == NULL ||
+        atomic_fetch_sub_explicit(&op->refs, 1, memory_order_acq_rel) != 1)
         return;
     hvi_result_free(op->owned);
     free(op->splits);

@@ -1,7 +1,7 @@
 /**
- * Operations of this rank: one struct hvi_op per handle, and the table that turns handles
- * into them. The table belongs to the process, not to the membership: a handle that
- * completed with HVD_ESHUTDOWN can still be asked after hvd_shutdown().
+ * Operations of this rank: one struct hvi_op per handle, and the table that turns
+ * handles into them. The table belongs to the process, not to the membership: a handle
+ * that completed with HVD_ESHUTDOWN can still be asked after hvd_shutdown().
  */
 #ifndef HVI_CORE_OP_H
 #define HVI_CORE_OP_H
@@ -13,22 +13,23 @@
 #include "proto/base/err.h"
 
 struct hvi_op {
-    _Atomic int refs;        /* the handle's, and the flight's */
-    _Atomic uint32_t status; /* enum hvd_status as bits; futex; INPROGRESS until complete */
-    _Atomic int waiters;     /* threads asleep on status */
+    _Atomic int refs; /* the handle's, and the flight's */
+    _Atomic uint32_t
+        status;          /* enum hvd_status as bits; futex; INPROGRESS until complete */
+    _Atomic int waiters; /* threads asleep on status */
     hvd_handle handle;
     uint32_t kind, dtype;
     int32_t pset, ndim, out_ndim, nmembers, last_joined;
     const void *in;
-    void *out;               /* where the result goes; NULL until known */
-    void *user_out;          /* the caller's buffer for results of unknown size */
-    void *owned;             /* library-owned result, or NULL */
+    void *out;      /* where the result goes; NULL until known */
+    void *user_out; /* the caller's buffer for results of unknown size */
+    void *owned;    /* library-owned result, or NULL */
     size_t out_capacity_bytes;
-    int64_t count, row;      /* elements of in; of one row */
+    int64_t count, row; /* elements of in; of one row */
     int64_t dims[HVD_NDIM_MAX], out_dims[HVD_NDIM_MAX];
-    int64_t *splits, *rows;  /* [nmembers], owned or NULL */
-    enum hvd_status late;    /* failure found while running (no memory, too small) */
-    char *error;             /* text of a failure, owned or NULL; set before status */
+    int64_t *splits, *rows; /* [nmembers], owned or NULL */
+    enum hvd_status late;   /* failure found while running (no memory, too small) */
+    char *error;            /* text of a failure, owned or NULL; set before status */
     void (*done)(void *, hvd_handle, enum hvd_status);
     void *(*alloc)(void *, const struct hvd_tensor *, size_t);
     void *arg;
@@ -49,8 +50,8 @@ void *hvi_result_alloc(size_t size_bytes);
 void hvi_result_free(void *data);
 
 /**
- * Complete: text (may be NULL) is copied, waiters wake, `done` is called, the done queue
- * gets the handle. Exactly once per op. No lock may be held.
+ * Complete: text (may be NULL) is copied, waiters wake, `done` is called, the done
+ * queue gets the handle. Exactly once per op. No lock may be held.
  */
 void hvi_op_complete(struct hvi_op *op, enum hvd_status status, const char *text);
 /** true on a thread that is inside a done callback. */

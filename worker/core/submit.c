@@ -1,6 +1,6 @@
 /*
- * From a caller's struct hvd_op to an entry: every check that needs no peer is made here,
- * worded for the caller, before anything is queued.
+ * From a caller's struct hvd_op to an entry: every check that needs no peer is made
+ * here, worded for the caller, before anything is queued.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -36,7 +36,8 @@ static enum hvd_status check_tensor(const struct hvd_op *op, const struct hvd_te
         return hvi_fail(err, HVD_EINVAL, "%s: ndim %d is not in 0..%d", name, t->ndim,
                         HVD_NDIM_MAX);
     if (t->ndim > 0 && t->dims == NULL)
-        return hvi_fail(err, HVD_EINVAL, "%s: dims is NULL with ndim %d", name, t->ndim);
+        return hvi_fail(err, HVD_EINVAL, "%s: dims is NULL with ndim %d", name,
+                        t->ndim);
     for (int32_t i = 0; i < t->ndim; i++) {
         if (t->dims[i] < 0)
             return hvi_fail(err, HVD_EINVAL, "%s: dims[%d] is %" PRId64, name, i,
@@ -49,7 +50,8 @@ static enum hvd_status check_tensor(const struct hvd_op *op, const struct hvd_te
                         name, n, hvi_dtype_name((uint32_t)t->dtype));
     if (n > 0 && t->data == NULL)
         return hvi_fail(err, HVD_EINVAL,
-                        "%s: data is NULL for a tensor of %" PRId64 " elements", name, n);
+                        "%s: data is NULL for a tensor of %" PRId64 " elements", name,
+                        n);
     *count = n;
     return HVD_OK;
 }
@@ -123,12 +125,13 @@ static enum hvd_status check_splits(const struct hvd_op *op, const struct hvi_ps
                         shown_name(op), op->nsplits, set->size);
     for (int32_t i = 0; i < op->nsplits; i++) {
         if (op->splits[i] < 0 || __builtin_add_overflow(sum, op->splits[i], &sum))
-            return hvi_fail(err, HVD_EINVAL, "%s: splits[%d] is %" PRId64, shown_name(op),
-                            i, op->splits[i]);
+            return hvi_fail(err, HVD_EINVAL, "%s: splits[%d] is %" PRId64,
+                            shown_name(op), i, op->splits[i]);
     }
     if (sum > rows)
         return hvi_fail(err, HVD_EINVAL,
-                        "%s: splits add up to %" PRId64 ", the tensor has %" PRId64 " rows",
+                        "%s: splits add up to %" PRId64 ", the tensor has %" PRId64
+                        " rows",
                         shown_name(op), sum, rows);
     return HVD_OK;
 }
@@ -214,8 +217,8 @@ static enum hvd_status fill_op(struct hvi_op *o, const struct hvd_op *op,
     o->rows = calloc((size_t)set->size, sizeof *o->rows);
     if (op->splits != NULL && op->kind == HVD_ALLTOALL)
         o->splits = malloc((size_t)set->size * sizeof *o->splits);
-    if (o->rows == NULL || (op->splits != NULL && op->kind == HVD_ALLTOALL &&
-                            o->splits == NULL))
+    if (o->rows == NULL ||
+        (op->splits != NULL && op->kind == HVD_ALLTOALL && o->splits == NULL))
         return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", shown_name(op));
     if (o->splits != NULL)
         memcpy(o->splits, op->splits, (size_t)set->size * sizeof *o->splits);
@@ -258,10 +261,11 @@ static enum hvd_status check_group(const struct hvd_op *ops, int32_t count,
             ops[i].reduce_op != ops[0].reduce_op || ops[i].root != ops[0].root ||
             memcmp(&ops[i].prescale, &ops[0].prescale, sizeof(double)) != 0 ||
             memcmp(&ops[i].postscale, &ops[0].postscale, sizeof(double)) != 0)
-            return hvi_fail(err, HVD_EINVAL,
-                            "group: member %d differs from member 0 in kind, process set, "
-                            "op, root or scale",
-                            i);
+            return hvi_fail(
+                err, HVD_EINVAL,
+                "group: member %d differs from member 0 in kind, process set, "
+                "op, root or scale",
+                i);
     }
     return HVD_OK;
 }
@@ -369,7 +373,8 @@ static enum hvd_status find_set(struct hvi_ctx *c, int32_t id, struct hvi_pset *
     if (set == NULL)
         return hvi_fail(err, HVD_EINVAL, "process set %d does not exist", id);
     if (set->me < 0)
-        return hvi_fail(err, HVD_EINVAL, "rank %d is not in process set %d", c->rank, id);
+        return hvi_fail(err, HVD_EINVAL, "rank %d is not in process set %d", c->rank,
+                        id);
     *out = set;
     return HVD_OK;
 }
@@ -401,7 +406,8 @@ static enum hvd_status submit_locked(struct hvi_ctx *c, const struct hvd_op *ops
         return rc;
     if (name == NULL || name[0] == '\0')
         name = ops[0].name;
-    /* the number of an unnamed operation is only used up when the submission succeeds */
+    /* the number of an unnamed operation is only used up when the submission succeeds
+     */
     make_name(set, &ops[0], name, grouped, full, &instance);
     e = entry_new(set, full, (uint32_t)count);
     if (e == NULL) {

@@ -42,8 +42,7 @@ struct trainer {
     struct mlp_work work;
 };
 
-/* ---- small things ------------------------------------------------------------------
- */
+/* ---- small things ---- */
 
 /* End this rank with one line; leaving through exit() says goodbye to the other ranks.
  */
@@ -109,8 +108,7 @@ static uint64_t checksum(const float *values, size_t elem_count)
     return hash;
 }
 
-/* ---- what the ranks do together
- * ------------------------------------------------------ */
+/* ---- what the ranks do together ---- */
 
 /* Queue the sum over all ranks of `count` gradient tensors, in place, as one group. */
 static void start_sum(float *grads, const enum mlp_tensor *which, int32_t count,
@@ -207,8 +205,7 @@ static int ranks_agree(const struct trainer *t)
     return agree;
 }
 
-/* ---- training
- * -------------------------------------------------------------------------- */
+/* ---- training ---- */
 
 /* The first of `count` samples that belong to rank; rank + 1's first is this one's end.
  */
@@ -294,16 +291,25 @@ static void train_epoch(struct trainer *t, int epoch, int progress, double sums[
         at += batch;
         if (progress && now_s() >= next_line_s) {
             next_line_s = now_s() + 0.1;
-            printf("\repoch %d/%d: %d of %d images\033[K", epoch, t->opt.epochs, at,
+            printf("epoch %d/%d: %d of %d images\033[K\r", epoch, t->opt.epochs, at,
                    t->train.count);
             fflush(stdout);
         }
     }
 }
 
+/* Does somebody watch? Under hvdrun stdout is a pipe to it, and it says where that
+ * ends. */
+static int on_terminal(void)
+{
+    const char *tty = getenv("HVD_TTY");
+
+    return isatty(STDOUT_FILENO) || (tty != NULL && strcmp(tty, "1") == 0);
+}
+
 static void train(struct trainer *t)
 {
-    int progress = t->rank == 0 && isatty(STDOUT_FILENO);
+    int progress = t->rank == 0 && on_terminal();
     double test_loss = 0;
     double test_accuracy = 0;
 
@@ -316,10 +322,10 @@ static void train(struct trainer *t)
              "allreduce of the loss");
         double took_s = now_s() - began_s;
         if (t->rank == 0)
-            printf("%sepoch %d/%d  loss %.4f  accuracy %.2f %%  %.0f images/s\n",
-                   progress ? "\r\033[K" : "", epoch, t->opt.epochs,
-                   sums[0] / t->train.count, 100.0 * sums[1] / t->train.count,
-                   t->train.count / took_s);
+            printf("epoch %d/%d  loss %.4f  accuracy %.2f %%  %.0f images/s%s\n", epoch,
+                   t->opt.epochs, sums[0] / t->train.count,
+                   100.0 * sums[1] / t->train.count, t->train.count / took_s,
+                   progress ? "\033[K" : "");
         if (t->rank == 0 && t->opt.checkpoint != NULL)
             save_floats(t->opt.checkpoint, t->params, MLP_PARAMS);
         fflush(stdout);
@@ -355,8 +361,7 @@ static void load_data(struct trainer *t)
         exit(1);
 }
 
-/* ---- command line
- * ---------------------------------------------------------------------- */
+/* ---- command line ---- */
 
 static void usage(FILE *to)
 {

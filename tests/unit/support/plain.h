@@ -39,8 +39,8 @@ static struct plain_test *plain_first, **plain_last = &plain_first;
 
 #define PLAIN_FAIL_(what, ...)                                                           \
     do {                                                                                 \
-        fprintf(stderr, "%s:%d: assertion failed: %s ", __FILE__, __LINE__, what);       \
-        fprintf(stderr, "" __VA_ARGS__);                                                 \
+        fprintf(stderr, "%s:%d: assertion failed: %s", __FILE__, __LINE__, what);       \
+        fprintf(stderr, " " __VA_ARGS__);                                                 \
         fputc('\n', stderr);                                                             \
         _exit(1);                                                                        \
     } while (0)

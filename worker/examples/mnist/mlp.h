@@ -36,8 +36,7 @@ struct mlp_work {
     uint8_t *label; /* [cap] */
     float *hidden;  /* [cap][MLP_HIDDEN], after ReLU */
     float *delta;   /* [cap][MLP_HIDDEN], gradient at the hidden layer */
-    float
-        *output; /* [cap][MNIST_CLASSES], probabilities, then gradient at the output */
+    float *output;  /* [cap][MNIST_CLASSES], probabilities, then the gradient there */
 };
 
 /** 0, or -1: no memory. */

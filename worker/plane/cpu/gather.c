@@ -18,6 +18,7 @@ void hvi_gather_free(struct hvi_gather *ga)
     if (ga == NULL)
         return;
     free(ga->head);
+    free(ga->sent_elems);
     free(ga->blocks);
     free(ga->stream_bytes);
     free(ga->cursors);
@@ -25,7 +26,7 @@ void hvi_gather_free(struct hvi_gather *ga)
     free(ga);
 }
 
-/* ---- begin */
+/* ---- memory */
 
 /* Room for `want` entries; contents are lost. False: no memory, the old room stays. */
 static bool grow(void **array, size_t *cap, size_t want, size_t entry_bytes)
@@ -53,6 +54,7 @@ static enum hvd_status reserve(struct hvi_gather *ga, struct hvi_err *err)
 
     if (!grow((void **)&ga->head, &ga->head_cap, np * (size_t)ga->head_words,
               sizeof(*ga->head)) ||
+        !grow((void **)&ga->sent_elems, &ga->pieces_cap, np, sizeof(*ga->sent_elems)) ||
         !grow((void **)&ga->blocks, &ga->blocks_cap, n * np, sizeof(*ga->blocks)) ||
         !grow((void **)&ga->cursors, &cursors_cap, n, sizeof(*ga->cursors)) ||
         !grow((void **)&ga->stream_bytes, &ga->members_cap, n,
@@ -61,6 +63,8 @@ static enum hvd_status reserve(struct hvi_gather *ga, struct hvi_err *err)
                         (int)np, (int)n);
     if (n * np > 0)
         memset(ga->blocks, 0, n * np * sizeof(*ga->blocks));
+    for (size_t i = 0; i < np; i++)
+        ga->sent_elems[i] = ga->g->pieces[i].count;
     memset(ga->cursors, 0, n * sizeof(*ga->cursors));
     ga->own = (struct hvi_gather_cursor){0, 0};
     ga->filled = 0;
@@ -76,22 +80,20 @@ static enum hvd_status own_head(const struct hvi_gather *ga, int32_t i, int64_t 
     int64_t sum = 0;
 
     if (p->row > 0 && p->count % p->row != 0)
-        return hvi_fail(err, HVD_EINVAL, "tensor %d: %lld elements in rows of %lld", (int)i,
-                        (long long)p->count, (long long)p->row);
+        return hvi_fail(err, HVD_EINVAL, "tensor %d: %lld elements in rows of %lld",
+                        (int)i, (long long)p->count, (long long)p->row);
     if (ga->g->kind == HVD_ALLGATHER) {
         head[0] = dim0;
         return HVD_OK;
     }
     for (int32_t m = 0; m < ga->head_words; m++) {
         head[m] = p->splits != NULL ? p->splits[m] : dim0 / ga->g->nmembers;
-        if (head[m] < 0 || head[m] > dim0 - sum)
+        if (head[m] < 0 || (p->row > 0 && head[m] > dim0 - sum))
             return hvi_fail(err, HVD_EINVAL, "splits[%d] is %lld of %lld rows", (int)m,
                             (long long)head[m], (long long)dim0);
         sum += head[m];
     }
-    if (sum != dim0)
-        return hvi_fail(err, HVD_EINVAL, "splits add up to %lld rows, the tensor has %lld",
-                        (long long)sum, (long long)dim0);
+    ga->sent_elems[i] = sum * p->row;
     return HVD_OK;
 }
 
@@ -100,7 +102,8 @@ static size_t inputs_size(const struct hvi_gather *ga, const struct hvi_facts *f
 {
     size_t size = 0;
 
-    if (__builtin_mul_overflow((size_t)f->total_bytes, (size_t)ga->g->nmembers, &size) ||
+    if (__builtin_mul_overflow((size_t)f->total_bytes, (size_t)ga->g->nmembers,
+                               &size) ||
         size > SIZE_MAX - FOLD_ALIGN_BYTES)
         return SIZE_MAX;
     return (size + FOLD_ALIGN_BYTES - 1) / FOLD_ALIGN_BYTES * FOLD_ALIGN_BYTES;
@@ -162,15 +165,75 @@ static void copy_own(struct hvi_gather *ga)
     }
 }
 
+/* ---- heads */
+
+/* `words` a tensor: for whom its rows are, or one: all of them for this member. */
+static enum hvd_status read_head(struct hvi_gather *ga, int32_t member, int64_t offset,
+                                 const uint8_t *data, int64_t size_bytes, int32_t words,
+                                 struct hvi_err *err)
+{
+    int64_t word = offset / (int64_t)sizeof(int64_t);
+
+    for (int64_t i = 0; i < size_bytes / (int64_t)sizeof(int64_t); i++, word++) {
+        struct hvi_block *b = hvi_gather_block(ga, member, (int32_t)(word / words));
+        int32_t to = words == 1 ? ga->g->me : (int32_t)(word % words);
+        int64_t *sum = to < ga->g->me   ? &b->before
+                       : to > ga->g->me ? &b->after
+                                        : &b->mine;
+        int64_t rows;
+
+        memcpy(&rows, data + (size_t)i * sizeof(rows), sizeof(rows));
+        if (rows < 0 || __builtin_add_overflow(*sum, rows, sum))
+            return hvi_fail(err, HVD_EPROTO, "rank %d sent a head with %lld rows",
+                            (int)ga->g->members[member], (long long)rows);
+    }
+    return HVD_OK;
+}
+
+enum hvd_status hvi_gather_head(struct hvi_gather *ga, int32_t member, int64_t offset,
+                                const uint8_t *data, int64_t size_bytes,
+                                struct hvi_err *err)
+{
+    return read_head(ga, member, offset, data, size_bytes,
+                     ga->direct ? 1 : ga->head_words, err);
+}
+
+void hvi_gather_head_for(const struct hvi_gather *ga, int32_t member, int64_t *out)
+{
+    bool one = ga->head_words == 1;
+
+    for (int32_t i = 0; i < ga->g->npieces; i++)
+        out[i] = ga->head[(int64_t)i * ga->head_words + (one ? 0 : member)];
+}
+
+struct hvi_span hvi_gather_sends(const struct hvi_gather *ga, int32_t member,
+                                 int32_t piece)
+{
+    const struct hvi_piece *p = &ga->g->pieces[piece];
+    const int64_t *rows = ga->head + (int64_t)piece * ga->head_words;
+    int64_t before = 0;
+
+    if (ga->g->kind != HVD_ALLTOALL)
+        return (struct hvi_span){0, p->count};
+    for (int32_t m = 0; m < member; m++)
+        before += rows[m];
+    return (struct hvi_span){before * p->row, rows[member] * p->row};
+}
+
+/* ---- begin */
+
 enum hvd_status hvi_gather_begin(struct hvi_gather *ga, const struct hvi_group *g,
                                  struct hvi_facts *f, struct hvi_err *err)
 {
     enum hvd_status rc;
+    int64_t own_bytes;
 
     ga->g = g;
     ga->elem_size = f->elem_size;
-    ga->head_words = g->kind == HVD_ALLGATHER ? 1 : g->kind == HVD_ALLTOALL ? g->nmembers : 0;
-    ga->head_bytes = (int64_t)g->npieces * ga->head_words * (int64_t)sizeof(int64_t);
+    ga->head_words = g->kind == HVD_ALLGATHER  ? 1
+                     : g->kind == HVD_ALLTOALL ? g->nmembers
+                                               : 0;
+    ga->head_bytes = 0;
     rc = reserve(ga, err);
     for (int32_t i = 0; rc == HVD_OK && ga->head_words > 0 && i < g->npieces; i++)
         rc = own_head(ga, i, ga->head + (size_t)i * (size_t)ga->head_words, err);
@@ -181,8 +244,15 @@ enum hvd_status hvi_gather_begin(struct hvi_gather *ga, const struct hvi_group *
         copy_own(ga);
         return HVD_OK;
     }
-    ga->stream_bytes[g->me] = ga->head_bytes + f->total_bytes;
-    return hvi_gather_head(ga, g->me, 0, (const uint8_t *)ga->head, ga->head_bytes, err);
+    own_bytes = (int64_t)g->npieces * ga->head_words * (int64_t)sizeof(int64_t);
+    rc = read_head(ga, g->me, 0, (const uint8_t *)ga->head, own_bytes, ga->head_words,
+                   err);
+    ga->head_bytes =
+        ga->direct ? (int64_t)g->npieces * (int64_t)sizeof(int64_t) : own_bytes;
+    ga->stream_bytes[g->me] = ga->head_bytes;
+    for (int32_t i = 0; i < g->npieces; i++)
+        ga->stream_bytes[g->me] += ga->sent_elems[i] * (int64_t)ga->elem_size;
+    return rc;
 }
 
 /* ---- the own stream */
@@ -193,7 +263,7 @@ static void fill_data(struct hvi_gather *ga, uint8_t *to, int64_t size_bytes)
 
     while (left > 0) {
         const struct hvi_piece *p = &ga->g->pieces[ga->own.piece];
-        int64_t n = p->count - ga->own.at;
+        int64_t n = ga->sent_elems[ga->own.piece] - ga->own.at;
         size_t size;
 
         if (n == 0) {
@@ -205,7 +275,8 @@ static void fill_data(struct hvi_gather *ga, uint8_t *to, int64_t size_bytes)
         if (p->in == NULL) /* joined: zeros */
             memset(to, 0, size);
         else
-            hvi_reduce_copy(to, (const uint8_t *)p->in + (size_t)ga->own.at * ga->elem_size,
+            hvi_reduce_copy(to,
+                            (const uint8_t *)p->in + (size_t)ga->own.at * ga->elem_size,
                             size, false);
         to += size;
         ga->own.at += n;
@@ -224,27 +295,7 @@ void hvi_gather_fill(struct hvi_gather *ga, uint8_t *to, int64_t size_bytes)
     ga->filled += size_bytes;
 }
 
-/* ---- heads */
-
-enum hvd_status hvi_gather_head(struct hvi_gather *ga, int32_t member, int64_t offset,
-                                const uint8_t *data, int64_t size_bytes,
-                                struct hvi_err *err)
-{
-    int64_t word = offset / (int64_t)sizeof(int64_t);
-
-    for (int64_t i = 0; i < size_bytes / (int64_t)sizeof(int64_t); i++, word++) {
-        struct hvi_block *b = hvi_gather_block(ga, member, (int32_t)(word / ga->head_words));
-        int32_t to = ga->head_words == 1 ? ga->g->me : (int32_t)(word % ga->head_words);
-        int64_t *sum = to < ga->g->me ? &b->before : to > ga->g->me ? &b->after : &b->mine;
-        int64_t rows;
-
-        memcpy(&rows, data + (size_t)i * sizeof(rows), sizeof(rows));
-        if (rows < 0 || __builtin_add_overflow(*sum, rows, sum))
-            return hvi_fail(err, HVD_EPROTO, "rank %d sent a head with %lld rows",
-                            (int)ga->g->members[member], (long long)rows);
-    }
-    return HVD_OK;
-}
+/* ---- all heads are here */
 
 /* Rows to elements; all byte counts fit. */
 static enum hvd_status scale_block(struct hvi_gather *ga, int32_t member, int32_t piece,
@@ -261,7 +312,8 @@ static enum hvd_status scale_block(struct hvi_gather *ga, int32_t member, int32_
         __builtin_add_overflow(b->before, b->mine, &sum) ||
         __builtin_add_overflow(sum, b->after, &sum) ||
         __builtin_mul_overflow(sum, (int64_t)ga->elem_size, &bytes) ||
-        __builtin_add_overflow(ga->stream_bytes[member], bytes, &ga->stream_bytes[member]))
+        __builtin_add_overflow(ga->stream_bytes[member], bytes,
+                               &ga->stream_bytes[member]))
         return hvi_fail(err, HVD_EPROTO, "rank %d sent a head with too many rows",
                         (int)ga->g->members[member]);
     return HVD_OK;

@@ -1,10 +1,15 @@
 /**
  * allgather and alltoall (and the inputs of Adasum) as one exchange: every member has a
  * *stream* of bytes, a head (how many rows it has of every tensor, and for alltoall for
- * whom) and then its tensors one after another. A member picks its part out of every other
- * member's stream. Heads come first, because only all heads together say how large the
- * results are and where in them a member's rows begin. Streams may be cut anywhere at a
- * multiple of 8 bytes. Pure bookkeeping and copies, no I/O.
+ * whom) and then its tensors one after another. A member picks its part out of every
+ * other member's stream. Heads come first, because only all heads together say how
+ * large the results are and where in them a member's rows begin. Streams may be cut
+ * anywhere at a multiple of 8 bytes. Pure bookkeeping and copies, no I/O.
+ *
+ * With `direct` (set before begin, kept) every member has a stream of its own for every
+ * other one, which holds nothing but what that one needs: the head has one word a
+ * tensor. Then data goes from and to where hvi_gather_sends() and hvi_gather_block()
+ * say, and fill and take are not used.
  *
  *     hvi_gather_begin()                      own head, own stream's length
  *     hvi_gather_fill() ...                   produce the own stream, front to back
@@ -16,6 +21,7 @@
 #define HVI_PLANE_CPU_GATHER_H
 
 #include "worker/plane/cpu/group.h"
+#include "worker/plane/sched/chunk.h"
 
 /** One tensor of one member's stream. Rows until hvi_gather_place(), then elements. */
 struct hvi_block {
@@ -31,26 +37,29 @@ struct hvi_gather_cursor {
 struct hvi_gather {
     const struct hvi_group *g;
     uint32_t elem_size;
-    int32_t head_words;  /* a piece: 1 allgather, nmembers alltoall, 0 adasum */
-    int64_t head_bytes;  /* of every member's head */
-    int64_t filled;      /* bytes of the own stream produced */
-    bool stream;         /* use non-temporal stores for outputs */
-    int64_t *head;                     /* [npieces * head_words] own */
-    struct hvi_block *blocks;          /* [nmembers][npieces] */
-    int64_t *stream_bytes;             /* [nmembers]; others' are known after place */
+    int32_t head_words;       /* a piece: 1 allgather, nmembers alltoall, 0 adasum */
+    int64_t head_bytes;       /* of every member's head */
+    int64_t filled;           /* bytes of the own stream produced */
+    bool direct;              /* streams from one member to one */
+    bool stream;              /* use non-temporal stores for outputs */
+    int64_t *head;            /* [npieces * head_words] own */
+    int64_t *sent_elems;      /* [npieces] of the own inputs that anyone gets */
+    struct hvi_block *blocks; /* [nmembers][npieces] */
+    int64_t *stream_bytes;    /* [nmembers]; others' are known after place */
     struct hvi_gather_cursor *cursors; /* [nmembers] where take goes on */
     struct hvi_gather_cursor own;      /* where fill goes on */
-    size_t head_cap, blocks_cap, members_cap; /* entries */
+    size_t head_cap, pieces_cap, blocks_cap, members_cap; /* entries */
     uint8_t *scratch; /* adasum: [nmembers] whole inputs; kept for the next group */
     size_t scratch_cap;
 };
 
-struct hvi_gather *hvi_gather_new(void); /* NULL: no memory */
+struct hvi_gather *hvi_gather_new(void);     /* NULL: no memory */
 void hvi_gather_free(struct hvi_gather *ga); /* accepts NULL */
 
 /** Start with a checked group. HVD_EINVAL: alltoall's splits do not fit the input (the
- *  engine checks that before it announces); HVD_ELIMIT, HVD_ENOMEM. For HVD_ALLREDUCE
- *  (adasum) also places: results go to scratch. */
+ *  engine checks that before it announces; rows beyond their sum go nowhere);
+ * HVD_ELIMIT, HVD_ENOMEM. For HVD_ALLREDUCE (adasum) also places: results go to
+ * scratch. */
 enum hvd_status hvi_gather_begin(struct hvi_gather *ga, const struct hvi_group *g,
                                  struct hvi_facts *f, struct hvi_err *err);
 /** The next size_bytes of the own stream. */
@@ -71,6 +80,12 @@ static inline struct hvi_block *hvi_gather_block(const struct hvi_gather *ga,
 {
     return &ga->blocks[(int64_t)member * ga->g->npieces + piece];
 }
+
+/** direct: the words of the head for this member, npieces of them. */
+void hvi_gather_head_for(const struct hvi_gather *ga, int32_t member, int64_t *out);
+/** direct: elements of the own input of a piece that go to this member. */
+struct hvi_span hvi_gather_sends(const struct hvi_gather *ga, int32_t member,
+                                 int32_t piece);
 
 /** Adasum: combine the gathered inputs into the outputs. */
 void hvi_gather_adasum(struct hvi_gather *ga, const struct hvi_facts *f);

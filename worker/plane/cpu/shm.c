@@ -323,11 +323,11 @@ static bool may_progress(void *arg)
            atomic_load_explicit(s->awaited, memory_order_acquire) >= s->awaited_ticket;
 }
 
-static void shm_wait(struct hvi_plane *p, int timeout_ms)
+static bool shm_wait(struct hvi_plane *p, int timeout_ms)
 {
     struct hvi_shm *s = from_plane(p);
 
-    hvi_bell_sleep(s->bells, s->local, may_progress, s, s->spin_us, s->yield, timeout_ms);
+    return hvi_bell_sleep(s->bells, s->local, may_progress, s, s->spin_us, s->yield, timeout_ms);
 }
 
 static void shm_free(struct hvi_plane *p)

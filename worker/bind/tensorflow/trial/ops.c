@@ -25,7 +25,8 @@ enum { NDIM_MAX = 8 };
 
 /* What must live from Start to the end of WaitAll. */
 struct slot {
-    struct TF_Tensor *in, *out; /* out: NULL for a gather */
+    struct TF_Tensor *in;  /* NULL when the sum is made in place */
+    struct TF_Tensor *out; /* NULL for a gather, until WaitAll */
     int ndim;
     int64_t dims[NDIM_MAX];
 };
@@ -107,13 +108,36 @@ static void start_delete(void *kernel)
     free(kernel);
 }
 
-/* Takes the input, and for a sum allocates the result through TensorFlow. */
-static struct slot *new_slot(struct TF_OpKernelContext *ctx, int32_t kind,
-                             struct TF_Status *status)
+/* The result buffer of a sum. HvdTrialStartOver has a second output of the input's
+ * shape: it is TensorFlow's only way to take over an input that nobody else refers to.
+ */
+static struct TF_Tensor *sum_buffer(struct TF_OpKernelContext *ctx, struct slot *slot,
+                                    struct TF_Status *status)
 {
     struct TF_AllocatorAttributes attrs = {
         .struct_size = offsetof(struct TF_AllocatorAttributes, on_host) + 1,
         .on_host = 1};
+    const int from[] = {0};
+    int forwarded = -1;
+    struct TF_Tensor *out;
+
+    if (tf.TF_NumOutputs(ctx) == 1)
+        return tf.TF_AllocateTemp(ctx, TF_FLOAT, slot->dims, slot->ndim, &attrs,
+                                  status);
+    tf.TF_DeleteTensor(slot->in); /* a reference of ours would prevent it */
+    slot->in = NULL;
+    out = tf.TF_ForwardInputOrAllocateOutput(ctx, from, 1, 1, slot->dims, slot->ndim,
+                                             &forwarded, status);
+    pair_note(forwarded == 0 ? "over" : "fresh", "-");
+    if (forwarded != 0 && tf.TF_GetCode(status) == TF_OK)
+        tf.TF_GetInput(ctx, 0, &slot->in, status);
+    return out;
+}
+
+/* Takes the input, and for a sum gets the result's memory from TensorFlow. */
+static struct slot *new_slot(struct TF_OpKernelContext *ctx, int32_t kind,
+                             struct TF_Status *status)
+{
     struct slot *slot = calloc(1, sizeof(*slot));
 
     if (slot == NULL) {
@@ -131,8 +155,7 @@ static struct slot *new_slot(struct TF_OpKernelContext *ctx, int32_t kind,
     for (int i = 0; i < slot->ndim; i++)
         slot->dims[i] = tf.TF_Dim(slot->in, i);
     if (kind == PAIR_SUM)
-        slot->out =
-            tf.TF_AllocateTemp(ctx, TF_FLOAT, slot->dims, slot->ndim, &attrs, status);
+        slot->out = sum_buffer(ctx, slot, status);
     if (tf.TF_GetCode(status) == TF_OK)
         return slot;
 fail:
@@ -156,8 +179,9 @@ static void start_compute(void *kernel, struct TF_OpKernelContext *ctx)
     if (tf.TF_GetCode(s) != TF_OK)
         goto done;
     memcpy(op.name, k->name, sizeof(op.name));
-    op.in = tf.TF_TensorData(slot->in);
-    op.elem_count = (size_t)tf.TF_TensorElementCount(slot->in);
+    op.in = tf.TF_TensorData(slot->in != NULL ? slot->in : slot->out);
+    op.elem_count =
+        (size_t)tf.TF_TensorElementCount(slot->in != NULL ? slot->in : slot->out);
     op.out = slot->out != NULL ? tf.TF_TensorData(slot->out) : NULL;
     op.arg = slot;
     rc = pair_enqueue(&op, &handle);
@@ -385,7 +409,7 @@ static void unknown_shape(struct TF_ShapeInferenceContext *ctx,
 
 struct op_spec {
     const char *op;
-    const char *attrs[4], *input, *output; /* NULL: none */
+    const char *attrs[4], *input, *outputs[2]; /* NULL: none */
     tf_shape_fn *shape;
     tf_create_fn *create;
     tf_compute_fn *compute;
@@ -398,15 +422,23 @@ static const struct op_spec op_specs[] = {
      .attrs = {"T: {half, bfloat16, float, double, int32, int64}",
                "tensor_name: string", "kind: int = 0"},
      .input = "tensor: T",
-     .output = "handle: int64",
+     .outputs = {"handle: int64"},
      .shape = scalar_shape,
+     .create = start_create,
+     .compute = start_compute,
+     .destroy = start_delete},
+    {.op = "HvdTrialStartOver",
+     .attrs = {"T: {float}", "tensor_name: string", "kind: int = 0"},
+     .input = "tensor: T",
+     .outputs = {"handle: int64", "buffer: T"},
+     .shape = unknown_shape,
      .create = start_create,
      .compute = start_compute,
      .destroy = start_delete},
     {.op = "HvdTrialWaitAll",
      .attrs = {"N: int >= 1", "Ts: list(type) >= 1"},
      .input = "handles: N * int64",
-     .output = "outputs: Ts",
+     .outputs = {"outputs: Ts"},
      .shape = unknown_shape,
      .compute = wait_compute},
     {.op = "HvdTrialMark",
@@ -427,8 +459,8 @@ static void define_op(const struct op_spec *spec, struct TF_Status *s)
         tf.TF_OpDefinitionBuilderAddAttr(b, spec->attrs[i]);
     if (spec->input != NULL)
         tf.TF_OpDefinitionBuilderAddInput(b, spec->input);
-    if (spec->output != NULL)
-        tf.TF_OpDefinitionBuilderAddOutput(b, spec->output);
+    for (int i = 0; i < 2 && spec->outputs[i] != NULL; i++)
+        tf.TF_OpDefinitionBuilderAddOutput(b, spec->outputs[i]);
     tf.TF_OpDefinitionBuilderSetIsStateful(b, true);
     tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(b, spec->shape);
     tf.TF_RegisterOpDefinition(b, s); /* takes b */

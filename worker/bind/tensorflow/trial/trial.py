@@ -4,7 +4,8 @@
     python trial.py LIBRARY NAME...       run these scenarios
 
 A scenario is a function of this file that both ranks call; a "pool" is the number of
-inter-op threads. The ranks are two processes joined by a socket pair.
+inter-op threads; the pool "default, on one core" sets none and binds each rank to one
+core. The ranks are two processes joined by a socket pair.
 """
 
 import ctypes
@@ -13,15 +14,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 SHARED = ["eager", "function", "retrace", "nested", "while_dependent", "cond",
-          "two_groups", "gather", "constants", "gradient", "gil", "mismatch",
-          "unwaited"]
+          "two_groups", "gather", "constants", "gradient", "no_gradient", "over",
+          "saved_model", "keras_fit", "gil", "interrupt", "mismatch", "unwaited"]
 ALONE = ["while_independent", "while_free", "separate_same", "separate_opposite",
-         "same_name_ordered", "same_name_free", "overlap", "jit", "peer_lost",
+         "same_name_ordered", "same_name_free", "overlap", "growth", "jit", "peer_lost",
          "async_now", "async_late"]
+BOUND = ["separate_same", "separate_opposite"]  # also with each rank on one core
 TIMEOUT_S = 60
 
 
@@ -34,8 +37,10 @@ def run_pair(library, pool, names):
     ranks = []
     for rank, end in enumerate(ends):
         env = dict(os.environ, TRIAL_RANK=str(rank), TRIAL_FD=str(end.fileno()),
-                   TRIAL_POOL=str(pool), TF_NUM_INTEROP_THREADS=str(pool),
-                   TF_CPP_MIN_LOG_LEVEL="2", PYTHONUNBUFFERED="1")
+                   TRIAL_POOL=str(pool), TF_CPP_MIN_LOG_LEVEL="2",
+                   PYTHONUNBUFFERED="1")
+        if pool > 0:
+            env["TF_NUM_INTEROP_THREADS"] = str(pool)
         if names == ["async_late"]:
             env["TRIAL_ASYNC_LATE"] = "1"
         ranks.append(subprocess.Popen(
@@ -62,13 +67,13 @@ def run_pair(library, pool, names):
 
 
 def main(library, names):
-    for pool in (2, 1):
-        shared = [n for n in SHARED if n in names]
+    for pool in (2, 1, 0):
+        shared = [n for n in SHARED if n in names and pool > 0]
         runs = [shared] if shared else []
-        runs += [[n] for n in ALONE if n in names]
+        runs += [[n] for n in ALONE if n in names and (pool > 0 or n in BOUND)]
         for run in runs:
             ends, texts = run_pair(library, pool, run)
-            print(f"== pool {pool}: {' '.join(run)}: "
+            print(f"== pool {pool or 'default, on one core'}: {' '.join(run)}: "
                   f"rank 0 {ends[0]}, rank 1 {ends[1]}")
             for rank, text in enumerate(texts):
                 for line in text.strip().splitlines()[-40:]:
@@ -81,12 +86,15 @@ def main(library, names):
 
 class Rank:
     def __init__(self, library):
+        self.rank = int(os.environ["TRIAL_RANK"])
+        self.pool = int(os.environ["TRIAL_POOL"])
+        if self.pool == 0:
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         import numpy
         import tensorflow
         self.np, self.tf = numpy, tensorflow
-        self.rank = int(os.environ["TRIAL_RANK"])
-        self.pool = int(os.environ["TRIAL_POOL"])
-        tensorflow.config.threading.set_inter_op_parallelism_threads(self.pool)
+        if self.pool > 0:
+            tensorflow.config.threading.set_inter_op_parallelism_threads(self.pool)
         tensorflow.config.threading.set_intra_op_parallelism_threads(1)
         self.ops = tensorflow.load_op_library(library)
         self.c = ctypes.CDLL(library)
@@ -102,8 +110,11 @@ class Rank:
         manager.run_independently(op)
         return True
 
-    def start(self, x, name, kind=0, free=True):
-        handle = self.ops.hvd_trial_start(x, tensor_name=name, kind=kind)
+    def start(self, x, name, kind=0, free=True, over=False):
+        if over:
+            handle, _ = self.ops.hvd_trial_start_over(x, tensor_name=name)
+        else:
+            handle = self.ops.hvd_trial_start(x, tensor_name=name, kind=kind)
         if free and not self.tf.executing_eagerly():
             assert self.independent(handle.op)
         return handle
@@ -383,6 +394,148 @@ def gradient(r):
     return "tf.custom_gradient around Start + WaitAll, eager and tf.function"
 
 
+def no_gradient(r):
+    """What tape.gradient makes of the bare ops, and of a registered gradient."""
+    tf = r.tf
+
+    def f(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(r.allreduce(x, "no_gradient"))
+        return tape.gradient(y, x)
+
+    def outcome(call):
+        try:
+            return f"gives {call(tf.fill([3], 1.0))}"
+        except Exception as e:  # the kind and text of the error are the result
+            last = str(e).strip().splitlines()[-1].strip()
+            return f"{type(e).__name__} ({last})"
+    bare = [outcome(f), outcome(tf.function(f))]
+
+    @tf.RegisterGradient("HvdTrialWaitAll")
+    def refuse(op, *grads):
+        raise NotImplementedError("use hvd.allreduce")
+    refused = [outcome(f), outcome(tf.function(f))]
+    return f"none registered: {bare}; registered: {refused}"
+
+
+def over(r):
+    """Does TensorFlow let a Start take over its input's memory?"""
+    tf, layers = r.tf, 6
+    v = tf.Variable(tf.fill([4], 2.0))
+    weights = [tf.Variable(tf.fill([8, 8], 0.1)) for _ in range(layers)]
+
+    def grads_of(x):
+        with tf.GradientTape() as tape:
+            for w in weights:
+                x = tf.matmul(x, w)
+            loss = tf.reduce_sum(x)
+        return tape.gradient(loss, weights)
+
+    def reduce(xs, name):
+        hs = [r.start(x, f"over/{name}/{i}", over=True) for i, x in enumerate(xs)]
+        return r.wait(hs, xs)
+    cases = {"argument": lambda x: reduce([x], "argument"),
+             "variable": lambda x: reduce([v.read_value()], "variable"),
+             "constant": lambda x: reduce([tf.constant([2.0] * 4)], "constant"),
+             "new value": lambda x: reduce([x * 3.0], "new"),
+             "used twice": lambda x: (lambda y: [reduce([y], "twice")[0] - y])(x * 3.0),
+             "6 gradients": lambda x: reduce(grads_of(tf.fill([2, 8], 1.0)), "grads")}
+    seen = {}
+    for how, wrap in (("eager", lambda f: f), ("function", tf.function)):
+        for case, f in cases.items():
+            x, call = tf.fill([4], 2.0), wrap(f)
+            for _ in range(3):
+                r.notes()
+                outs = call(x)
+            taken = sum(w == "over" for w, _, _ in r.notes())
+            seen[f"{how} {case}"] = taken
+            assert x.numpy()[0] == 2.0 and v.numpy()[0] == 2.0, "input overwritten"
+            want = {"new value": 12.0, "used twice": 6.0}.get(case, 4.0)
+            if case == "6 gradients":
+                want = 2 * float(grads_of(tf.fill([2, 8], 1.0))[0][0, 0])
+            assert abs(outs[0].numpy().ravel()[0] - want) < 1e-3 * want, (case, outs)
+    return f"inputs taken over: {seen}"
+
+
+def saved_model(r):
+    """A function with the ops in it, saved, loaded back and called."""
+    tf = r.tf
+    m = tf.Module()
+    m.f = tf.function(lambda x: r.allreduce(x, "saved"),
+                      input_signature=[tf.TensorSpec([3], tf.float32)])
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(m, folder)
+        loaded = tf.saved_model.load(folder)
+    check([loaded.f(tf.fill([3], 1.0 + r.rank))], [3])
+    return "saved and loaded"
+
+
+def keras_fit(r):
+    """model.fit with an optimizer whose apply() reduces first."""
+    tf = r.tf
+    tf.keras.utils.set_random_seed(7)
+
+    class Reducing(tf.keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
+            hs = [r.start(g, f"fit/{i}") for i, g in enumerate(grads)]
+            return super().apply([g / 2.0 for g in r.wait(hs, grads)],
+                                 trainable_variables)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(16, activation="relu"),
+                                 tf.keras.layers.Dense(1)])
+    model.compile(optimizer=Reducing(0.01), loss="mse")
+    x = r.np.random.default_rng(r.rank).normal(size=(256, 8)).astype("float32")
+    model.fit(x, x.sum(axis=1), batch_size=16, epochs=2, verbose=0)
+    for i, w in enumerate(model.get_weights()):  # bit for bit
+        assert r.np.array_equal(r.allreduce(w, f"fit/check/{i}"), 2 * w), w
+    return (f"weights equal on both ranks after 32 steps, "
+            f"jit_compile={model.jit_compile}")
+
+
+def growth(r):
+    """Resident memory over many steps that all look alike."""
+    tf, steps = r.tf, 3000
+
+    @tf.function
+    def f(xs):
+        return reduce_opposite(r, xs, "growth")
+    lines = []
+    for how, call in (("function", f), ("eager", f.python_function)):
+        sizes = []
+        for step in range(steps):
+            call([tf.fill([10000], float(i + r.rank)) for i in range(4)])
+            if step % 1000 == 999:
+                with open("/proc/self/statm") as statm:
+                    sizes.append(int(statm.read().split()[1]) * 4 // 1024)
+        lines.append(f"{how} {sizes}")
+    return (f"resident MiB after 1000, 2000, 3000 steps: {lines}; "
+            f"live {r.c.trial_live()}")
+
+
+def interrupt(r):
+    """SIGINT during a wait: when does Python see it?"""
+    lines = []
+    for how in ("eager", "function"):
+        f = r.tf.function(lambda x: r.allreduce(x, f"interrupt/{how}"))
+        call = f if how == "function" else f.python_function
+        x = r.tf.fill([3], 1.0)
+        check([call(x)], [2])  # traced and warm
+        if r.rank == 1:
+            time.sleep(1.0)
+            check([call(x)], [2])
+            continue
+        begin = time.monotonic()
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            check([call(x)], [2])
+            time.sleep(0)
+            lines.append(f"{how}: no KeyboardInterrupt")
+        except KeyboardInterrupt:
+            seen = time.monotonic() - begin
+            lines.append(f"{how}: sent at 0.3 s, seen at {seen:.1f} s")
+    return f"the wait ended at 1.0 s; {lines}"
+
+
 def gil(r):
     count, stop = [0], []
 
@@ -449,10 +602,27 @@ def overlap(r):
     weights = [tf.Variable(tf.random.normal([768, 768]) / 30) for _ in range(layers)]
     x = tf.random.normal([512, 768])
     lines = []
-    for label, order, free in (
-            ("program order, ordered by ACD", range(layers), False),
-            ("program order, run_independently", range(layers), True),
-            ("reverse order, ordered by ACD", range(layers - 1, -1, -1), False)):
+
+    def plain(g, name):
+        return r.start(g, name, free=False)
+
+    def exempt(g, name):
+        return r.start(g, name, free=True)
+
+    def in_call(g, name):  # exempted in a function of its own, the call is not
+        return tf.function(lambda g: r.start(g, name, free=True))(g)
+
+    def exempt_call(g, name):
+        handle = in_call(g, name)
+        assert "Call" in handle.op.type and r.independent(handle.op)
+        return handle
+    forward, backward = range(layers), range(layers - 1, -1, -1)
+    for label, order, start_of in (
+            ("program order, ordered by ACD", forward, plain),
+            ("program order, run_independently", forward, exempt),
+            ("reverse order, ordered by ACD", backward, plain),
+            ("program order, exempted inside a nested function", forward, in_call),
+            ("program order, the nested call exempted too", forward, exempt_call)):
         tag = label.replace(" ", "_").replace(",", "")
 
         @tf.function
@@ -467,7 +637,7 @@ def overlap(r):
             for i in range(layers):
                 r.mark(grads[i], f"{tag}/{i}")
             for i in order:
-                handles[i] = r.start(grads[i], f"{tag}/{i}", free=free)
+                handles[i] = start_of(grads[i], f"{tag}/{i}")
             return r.wait(handles, grads)
         for _ in range(4):
             r.notes()

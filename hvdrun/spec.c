@@ -1,0 +1,331 @@
+#include "hvdrun/spec.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/base/env.h"
+
+/* Variables under construction. */
+struct vars {
+    Hvi__EnvVar *room; /* [cap] */
+    Hvi__EnvVar **list;
+    char (*text)[32]; /* [cap] numbers */
+    size_t n, cap;
+};
+
+static void vars_fini(struct vars *v)
+{
+    free(v->room);
+    free(v->list);
+    free(v->text);
+    memset(v, 0, sizeof *v);
+}
+
+static enum hvd_status vars_init(struct vars *v, size_t cap)
+{
+    v->room = calloc(cap, sizeof *v->room);
+    v->list = calloc(cap, sizeof *v->list);
+    v->text = calloc(cap, sizeof *v->text);
+    v->n = 0;
+    v->cap = cap;
+    return v->room != NULL && v->list != NULL && v->text != NULL ? HVD_OK : HVD_ENOMEM;
+}
+
+static void put_bytes(struct vars *v, const char *name, size_t name_bytes,
+                      const char *value)
+{
+    Hvi__EnvVar *e = &v->room[v->n];
+
+    if (v->n == v->cap)
+        return;
+    hvi__env_var__init(e);
+    e->name.data = (uint8_t *)(uintptr_t)name;
+    e->name.len = name_bytes;
+    e->value.data = (uint8_t *)(uintptr_t)value;
+    e->value.len = strlen(value);
+    v->list[v->n++] = e;
+}
+
+static void put(struct vars *v, const char *name, const char *value)
+{
+    put_bytes(v, name, strlen(name), value);
+}
+
+static void put_int(struct vars *v, const char *name, int value)
+{
+    if (v->n == v->cap)
+        return;
+    snprintf(v->text[v->n], sizeof v->text[0], "%d", value);
+    put(v, name, v->text[v->n]);
+}
+
+bool hvi_spec_forwards(const char *name, size_t name_bytes)
+{
+    static const char *const denied[] = {
+        "OLDPWD",        "_",         "_HOROVOD_SECRET_KEY", "HVD_KEY_FILE",
+        "HVD_COORDINATOR", "HVD_RUNTIME_DIR"};
+    static const char mask[] = "CUDA_VISIBLE_DEVICES";
+
+    for (size_t i = 0; i < sizeof denied / sizeof denied[0]; i++)
+        if (strlen(denied[i]) == name_bytes && memcmp(denied[i], name, name_bytes) == 0)
+            return false;
+    if (name_bytes >= 10 && memcmp(name, "BASH_FUNC_", 10) == 0)
+        return false;
+    /* the host's own mask counts; the agent sees it */
+    return name_bytes < sizeof mask - 1 ||
+           memcmp(name + name_bytes - (sizeof mask - 1), mask, sizeof mask - 1) != 0;
+}
+
+static void put_environ(struct vars *v, char **environ_list)
+{
+    for (char **e = environ_list; *e != NULL; e++) {
+        const char *eq = strchr(*e, '=');
+
+        if (eq != NULL && eq != *e && hvi_spec_forwards(*e, (size_t)(eq - *e)))
+            put_bytes(v, *e, (size_t)(eq - *e), eq + 1);
+    }
+}
+
+static bool in_environ(char **environ_list, const char *name)
+{
+    size_t n = strlen(name);
+
+    for (char **e = environ_list; *e != NULL; e++)
+        if (strncmp(*e, name, n) == 0 && (*e)[n] == '=')
+            return true;
+    return false;
+}
+
+/* What all ranks of a host share. Later settings of a name win in the agent. */
+static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
+{
+    const struct hvi_host *h = &s->plan->host[host];
+
+    put(v, "PYTHONUNBUFFERED", "1");
+    put_environ(v, s->environ);
+    put_int(v, "HVD_SIZE", s->plan->np);
+    put_int(v, "HOROVOD_SIZE", s->plan->np);
+    put_int(v, "WORLD_SIZE", s->plan->np);
+    put_int(v, "HVD_LOCAL_SIZE", h->slots);
+    put_int(v, "HOROVOD_LOCAL_SIZE", h->slots);
+    put_int(v, "LOCAL_WORLD_SIZE", h->slots);
+    put(v, "HVD_HOSTNAME", h->name);
+    put(v, "HOROVOD_HOSTNAME", h->name);
+    if (!in_environ(s->environ, "MASTER_ADDR"))
+        put(v, "MASTER_ADDR", "127.0.0.1");
+    if (!in_environ(s->environ, "MASTER_PORT") && s->master_port > 0)
+        put_int(v, "MASTER_PORT", s->master_port);
+    if (s->opts->start_timeout_ms > 0) {
+        put_int(v, "HVD_START_TIMEOUT", (int)((s->opts->start_timeout_ms + 999) / 1000));
+        put_int(v, "HOROVOD_START_TIMEOUT",
+                (int)((s->opts->start_timeout_ms + 999) / 1000));
+    }
+    for (size_t i = 0; i < s->opts->nenv; i++)
+        put(v, s->opts->env[i].name, s->opts->env[i].value);
+}
+
+static void put_rank(const struct hvi_spec *s, int rank, struct vars *v)
+{
+    const struct hvi_place *p = &s->plan->place[rank];
+
+    put_int(v, "HVD_RANK", rank);
+    put_int(v, "HOROVOD_RANK", rank);
+    put_int(v, "RANK", rank);
+    put_int(v, "HVD_LOCAL_RANK", p->local_rank);
+    put_int(v, "HOROVOD_LOCAL_RANK", p->local_rank);
+    put_int(v, "LOCAL_RANK", p->local_rank);
+    put_int(v, "HVD_CROSS_RANK", p->cross_rank);
+    put_int(v, "HOROVOD_CROSS_RANK", p->cross_rank);
+    put_int(v, "HVD_CROSS_SIZE", p->cross_size);
+    put_int(v, "HOROVOD_CROSS_SIZE", p->cross_size);
+}
+#define RANK_VARS 10
+#define COMMON_VARS 16
+
+static size_t count(char **list)
+{
+    size_t n = 0;
+
+    while (list[n] != NULL)
+        n++;
+    return n;
+}
+
+/* Ranks of one host, with their variables. */
+struct ranks {
+    Hvi__RankSpec *room;
+    Hvi__RankSpec **list;
+    struct vars vars;
+    size_t n;
+};
+
+static void ranks_fini(struct ranks *r)
+{
+    free(r->room);
+    free(r->list);
+    vars_fini(&r->vars);
+}
+
+static enum hvd_status ranks_init(struct ranks *r, const struct hvi_spec *s, size_t host)
+{
+    int first = s->plan->first_rank[host];
+
+    r->n = (size_t)s->plan->host[host].slots;
+    r->room = calloc(r->n, sizeof *r->room);
+    r->list = calloc(r->n, sizeof *r->list);
+    if (r->room == NULL || r->list == NULL ||
+        vars_init(&r->vars, r->n * RANK_VARS) != HVD_OK)
+        return HVD_ENOMEM;
+    for (size_t i = 0; i < r->n; i++) {
+        size_t before = r->vars.n;
+
+        hvi__rank_spec__init(&r->room[i]);
+        r->room[i].rank = first + (int)i;
+        r->room[i].local_rank = (int)i;
+        put_rank(s, first + (int)i, &r->vars);
+        r->room[i].env = r->vars.list + before;
+        r->room[i].n_env = r->vars.n - before;
+        r->list[i] = &r->room[i];
+    }
+    return HVD_OK;
+}
+
+static void set_key(const struct hvi_spec *s, ProtobufCBinaryData *key,
+                    ProtobufCBinaryData *job_id)
+{
+    key->data = (uint8_t *)(uintptr_t)s->key;
+    key->len = HVI_KEY_BYTES;
+    job_id->data = (uint8_t *)(uintptr_t)s->job_id;
+    job_id->len = HVI_JOB_ID_BYTES;
+}
+
+enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host, struct hvi_buf *out,
+                               struct hvi_err *err)
+{
+    Hvi__JobSpec msg = HVI__JOB_SPEC__INIT;
+    struct vars vars = {0};
+    struct ranks ranks = {0};
+    ProtobufCBinaryData *argv = calloc((size_t)s->opts->ncommand, sizeof *argv);
+    const char *cwd = s->opts->wdir != NULL ? s->opts->wdir : s->cwd;
+    enum hvd_status rc = HVD_OK;
+
+    if (argv == NULL ||
+        vars_init(&vars, count(s->environ) + s->opts->nenv + COMMON_VARS) != HVD_OK ||
+        ranks_init(&ranks, s, host) != HVD_OK) {
+        rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
+        goto done;
+    }
+    put_common(s, host, &vars);
+    for (int i = 0; i < s->opts->ncommand; i++) {
+        argv[i].data = (uint8_t *)s->opts->command[i];
+        argv[i].len = strlen(s->opts->command[i]);
+    }
+    msg.version = (char *)HVI_VERSION;
+    set_key(s, &msg.key, &msg.job_id);
+    msg.coordinator = (char *)(uintptr_t)s->endpoint;
+    msg.host = s->plan->host[host].name;
+    msg.argv = argv;
+    msg.n_argv = (size_t)s->opts->ncommand;
+    msg.cwd.data = (uint8_t *)(uintptr_t)cwd;
+    msg.cwd.len = strlen(cwd);
+    msg.env = vars.list;
+    msg.n_env = vars.n;
+    msg.ranks = ranks.list;
+    msg.n_ranks = ranks.n;
+    msg.grace_ms = (uint32_t)s->opts->grace_ms;
+    msg.stdin_rank = s->opts->stdin_rank;
+    rc = hvi_msg_put(out, HVI_MSG_JOB_SPEC, &msg);
+    if (rc == HVD_ELIMIT)
+        rc = hvi_fail(err, rc,
+                      "the command and the environment (%zu variables) do not fit into 1 MiB",
+                      vars.n);
+    else if (rc != HVD_OK)
+        rc = hvi_fail(err, rc, "%s", hvi_status_text(rc));
+done:
+    free(argv);
+    vars_fini(&vars);
+    ranks_fini(&ranks);
+    return rc;
+}
+
+/* ---- the coordinator */
+
+static enum hvd_status setting(const struct hvi_opts *o, const char *name, int64_t fallback,
+                               int64_t max, int64_t *out, struct hvi_err *err)
+{
+    const char *value = hvi_opts_env(o, name);
+    char what[64];
+
+    *out = fallback;
+    if (value == NULL)
+        return HVD_OK;
+    snprintf(what, sizeof what, "HVD_%s (or HOROVOD_%s)", name, name);
+    return hvi_parse_int(what, value, 0, max, out, err);
+}
+
+enum hvd_status hvi_spec_settings(const struct hvi_opts *o, Hvi__CoordConfig *out,
+                                  struct hvi_err *err)
+{
+    int64_t fusion, cache, off, warn_s, stop_s, start_s;
+    enum hvd_status rc =
+        setting(o, "FUSION_THRESHOLD", 64 << 20, INT64_MAX / 2, &fusion, err);
+
+    if (rc == HVD_OK)
+        rc = setting(o, "CACHE_CAPACITY", 4096, 1 << 20, &cache, err);
+    if (rc == HVD_OK)
+        rc = setting(o, "STALL_CHECK_DISABLE", 0, 1, &off, err);
+    if (rc == HVD_OK)
+        rc = setting(o, "STALL_CHECK_TIME_SECONDS", HVI_STALL_WARN_DEFAULT_MS / 1000,
+                     1000000, &warn_s, err);
+    if (rc == HVD_OK)
+        rc = setting(o, "STALL_SHUTDOWN_TIME_SECONDS", 0, 1000000, &stop_s, err);
+    if (rc == HVD_OK)
+        rc = setting(o, "START_TIMEOUT", HVI_START_TIMEOUT_DEFAULT_MS / 1000, 1000000,
+                     &start_s, err);
+    if (rc != HVD_OK)
+        return rc;
+    out->fusion_bytes = fusion > 0 ? (uint64_t)fusion : 1;
+    out->cache_capacity = cache > 0 ? (uint32_t)cache : 1;
+    out->stall_warn_ms = off != 0 ? 0 : (uint32_t)(warn_s * 1000);
+    out->stall_shutdown_ms = (uint32_t)(stop_s * 1000);
+    out->start_timeout_ms = o->start_timeout_ms > 0 ? (uint32_t)o->start_timeout_ms
+                                                    : (uint32_t)(start_s * 1000);
+    return HVD_OK;
+}
+
+enum hvd_status hvi_spec_coord(const struct hvi_spec *s, struct hvi_buf *out,
+                               struct hvi_err *err)
+{
+    Hvi__CoordConfig msg = HVI__COORD_CONFIG__INIT;
+    size_t np = (size_t)s->plan->np;
+    Hvi__Slot *room = calloc(np, sizeof *room);
+    Hvi__Slot **list = calloc(np, sizeof *list);
+    enum hvd_status rc = HVD_OK;
+
+    if (room == NULL || list == NULL) {
+        rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
+        goto done;
+    }
+    rc = hvi_spec_settings(s->opts, &msg, err);
+    if (rc != HVD_OK)
+        goto done;
+    for (size_t i = 0; i < np; i++) {
+        hvi__slot__init(&room[i]);
+        room[i].host = s->plan->host[s->plan->place[i].host].name;
+        room[i].slot = s->plan->place[i].local_rank;
+        list[i] = &room[i];
+    }
+    set_key(s, &msg.key, &msg.job_id);
+    msg.np = (uint32_t)np;
+    msg.slots = list;
+    msg.n_slots = np;
+    msg.listen = (char *)(uintptr_t)s->endpoint;
+    rc = hvi_msg_put(out, HVI_MSG_COORD_CONFIG, &msg);
+    if (rc != HVD_OK)
+        rc = hvi_fail(err, rc, "%s", hvi_status_text(rc));
+done:
+    free(room);
+    free(list);
+    return rc;
+}

@@ -1,0 +1,667 @@
+/*
+ * Meeting the peers of an epoch.
+ *
+ * Happy path of a link: the higher rank connects and sends its hello; the lower one
+ * replies; the higher proves itself by a first sealed record with its rank and attempt;
+ * the lower answers with a record of its own (and a descriptor, for the segment). All
+ * four have fixed sizes, so nothing of the payload that follows is read too early.
+ *
+ * Failure paths: who does not prove itself within LINK_MS is closed and forgotten; an
+ * accepted link is worth nothing before its proof. What remains missing at the deadline
+ * is named.
+ */
+#include "worker/core/datalink.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "proto/base/clock.h"
+#include "proto/base/env.h"
+#include "proto/base/log.h"
+
+#define LINK_MS 5000     /* for one handshake, PROTOCOL.md section 7 */
+#define STRANGERS_MAX 16 /* unproven links beyond those awaited */
+#define RETRY_MS 20      /* between attempts to reach a peer whose backlog is full */
+#define PROOF_BYTES 8    /* u32 rank, u32 attempt */
+#define RECORD_BYTES (24 + 4 + 17 + PROOF_BYTES) /* a first record with a proof in it  \
+                                                  */
+
+/* ---- listeners ------------------------------------------------------------------- */
+
+static enum hvd_status make_dir(struct hvi_listener *l, struct hvi_err *err)
+{
+    const char *base = getenv("XDG_RUNTIME_DIR");
+
+    if (base == NULL || base[0] != '/' || strlen(base) > 60 || access(base, W_OK) != 0)
+        base = "/tmp";
+    snprintf(l->dir, sizeof l->dir, "%s/hvd-XXXXXX", base);
+    if (mkdtemp(l->dir) == NULL) {
+        enum hvd_status rc = hvi_fail(err, HVD_EIO, "cannot make a directory in %s: %s",
+                                      base, strerror(errno));
+
+        l->dir[0] = '\0';
+        return rc;
+    }
+    return HVD_OK;
+}
+
+static enum hvd_status no_socket(struct hvi_err *err)
+{
+    if (errno == EMFILE || errno == ENFILE)
+        return hvi_fail(err, HVD_ELIMIT,
+                        "too many open files: raise the limit (ulimit -n)");
+    return hvi_fail(err, HVD_EIO, "socket: %s", strerror(errno));
+}
+
+static enum hvd_status open_unix(struct hvi_listener *l, struct hvi_err *err)
+{
+    static _Atomic unsigned serial;
+    const char *dir = hvi_env("RUNTIME_DIR");
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    enum hvd_status rc;
+
+    if (dir == NULL || strlen(dir) > 70) {
+        rc = make_dir(l, err);
+        if (rc != HVD_OK)
+            return rc;
+        dir = l->dir;
+    }
+    snprintf(l->path, sizeof l->path, "%.80s/w%ld-%u", dir, (long)getpid(), serial++);
+    memcpy(sa.sun_path, l->path, strlen(l->path));
+    l->unix_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (l->unix_fd < 0)
+        return no_socket(err);
+    if (bind(l->unix_fd, (struct sockaddr *)&sa, sizeof sa) != 0 ||
+        listen(l->unix_fd, SOMAXCONN) != 0)
+        return hvi_fail(err, HVD_EIO, "cannot listen on %s: %s", l->path,
+                        strerror(errno));
+    return HVD_OK;
+}
+
+static enum hvd_status open_tcp(struct hvi_listener *l, int near_fd,
+                                struct hvi_err *err)
+{
+    struct sockaddr_storage sa;
+    socklen_t n = sizeof sa;
+    struct sockaddr_in loop = {.sin_family = AF_INET,
+                               .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    char port[16];
+
+    memset(&sa, 0, sizeof sa);
+    if (near_fd < 0 || getsockname(near_fd, (struct sockaddr *)&sa, &n) != 0 ||
+        (sa.ss_family != AF_INET && sa.ss_family != AF_INET6)) {
+        memcpy(&sa, &loop, sizeof loop);
+        n = sizeof loop;
+    }
+    if (sa.ss_family == AF_INET)
+        ((struct sockaddr_in *)&sa)->sin_port = 0;
+    else
+        ((struct sockaddr_in6 *)&sa)->sin6_port = 0;
+    l->tcp_fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (l->tcp_fd < 0)
+        return no_socket(err);
+    if (bind(l->tcp_fd, (struct sockaddr *)&sa, n) != 0 ||
+        listen(l->tcp_fd, SOMAXCONN) != 0 ||
+        getsockname(l->tcp_fd, (struct sockaddr *)&sa, &n) != 0 ||
+        getnameinfo((struct sockaddr *)&sa, n, l->addr, sizeof l->addr, port,
+                    sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return hvi_fail(err, HVD_EIO, "cannot listen for peers: %s", strerror(errno));
+    l->port = (uint16_t)strtoul(port, NULL, 10);
+    return HVD_OK;
+}
+
+enum hvd_status hvi_listener_open(struct hvi_listener *l, int near_fd, bool unix_too,
+                                  bool tcp_too, struct hvi_err *err)
+{
+    enum hvd_status rc = HVD_OK;
+
+    memset(l, 0, sizeof *l);
+    l->unix_fd = l->tcp_fd = -1;
+    if (unix_too)
+        rc = open_unix(l, err);
+    if (rc == HVD_OK && tcp_too)
+        rc = open_tcp(l, near_fd, err);
+    if (rc != HVD_OK)
+        hvi_listener_close(l);
+    return rc;
+}
+
+void hvi_listener_close(struct hvi_listener *l)
+{
+    if (l->unix_fd >= 0) {
+        close(l->unix_fd);
+        unlink(l->path);
+    }
+    if (l->tcp_fd >= 0)
+        close(l->tcp_fd);
+    if (l->dir[0] != '\0')
+        rmdir(l->dir);
+    l->unix_fd = l->tcp_fd = -1;
+    l->dir[0] = l->path[0] = '\0';
+}
+
+/* ---- one link -------------------------------------------------------------------- */
+
+enum link_state {
+    LINK_UNSET = 0,
+    LINK_HELLO, /* server: waits for the hello */
+    LINK_REPLY, /* client: waits for the reply */
+    LINK_PROOF, /* server: waits for the proof */
+    LINK_ACK,   /* client: waits for the server's record */
+    LINK_FLUSH, /* server: its record is being written */
+    LINK_DONE
+};
+
+struct link {
+    int fd, rank; /* rank -1: not proven yet */
+    enum link_state state;
+    int64_t deadline_ms;
+    struct hvi_hs_client hs;
+    struct hvi_stream stream;
+    uint8_t in[HVI_HELLO_BYTES];
+    size_t have, want;
+    struct hvi_buf out;
+    bool pass; /* the descriptor goes with the next byte written */
+};
+
+struct meeting {
+    struct hvi_meet *m;
+    struct link *links;
+    int nlinks, cap;
+    int missing; /* links still to be done */
+};
+
+static void link_close(struct link *k)
+{
+    if (k->fd >= 0)
+        close(k->fd);
+    k->fd = -1;
+    hvi_hs_fini(&k->hs);
+    hvi_stream_fini(&k->stream);
+    hvi_buf_fini(&k->out);
+    k->state = LINK_UNSET;
+}
+
+/* Writes what the socket takes; the descriptor rides on the first byte. */
+static enum hvd_status link_write(struct link *k, int pass_fd, struct hvi_err *err)
+{
+    while (hvi_buf_size(&k->out) > 0) {
+        union {
+            char space[CMSG_SPACE(sizeof(int))];
+            struct cmsghdr align;
+        } control;
+        struct iovec iov = {(void *)(uintptr_t)hvi_buf_peek(&k->out),
+                            hvi_buf_size(&k->out)};
+        struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+        ssize_t n;
+
+        if (k->pass && pass_fd >= 0) {
+            struct cmsghdr *h;
+
+            memset(&control, 0, sizeof control);
+            msg.msg_control = control.space;
+            msg.msg_controllen = sizeof control.space;
+            h = CMSG_FIRSTHDR(&msg);
+            h->cmsg_level = SOL_SOCKET;
+            h->cmsg_type = SCM_RIGHTS;
+            h->cmsg_len = CMSG_LEN(sizeof(int));
+            memcpy(CMSG_DATA(h), &pass_fd, sizeof pass_fd);
+        }
+        n = sendmsg(k->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return HVD_INPROGRESS;
+        if (n < 0)
+            return hvi_fail(err, HVD_EIO, "data connection: %s", strerror(errno));
+        k->pass = false;
+        hvi_buf_consume(&k->out, (size_t)n);
+    }
+    return HVD_OK;
+}
+
+/* A descriptor that came with the bytes. */
+static void take_fd(struct msghdr *msg, int *got_fd)
+{
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(msg); h != NULL; h = CMSG_NXTHDR(msg, h)) {
+        int fd;
+
+        if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS ||
+            h->cmsg_len != CMSG_LEN(sizeof(int)))
+            continue;
+        memcpy(&fd, CMSG_DATA(h), sizeof fd);
+        if (*got_fd >= 0)
+            close(*got_fd);
+        *got_fd = fd;
+    }
+}
+
+/* Reads up to want bytes. HVD_OK: all are there. */
+static enum hvd_status link_read(struct link *k, int *got_fd, struct hvi_err *err)
+{
+    while (k->have < k->want) {
+        union {
+            char space[CMSG_SPACE(4 * sizeof(int))];
+            struct cmsghdr align;
+        } control;
+        struct iovec iov = {k->in + k->have, k->want - k->have};
+        struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+        ssize_t n;
+
+        if (k->state == LINK_ACK) { /* only a proven server's answer may bring one */
+            msg.msg_control = control.space;
+            msg.msg_controllen = sizeof control.space;
+        }
+        n = recvmsg(k->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return HVD_INPROGRESS;
+        if (n < 0)
+            return hvi_fail(err, HVD_EIO, "data connection: %s", strerror(errno));
+        if (n == 0)
+            return hvi_fail(err, HVD_EIO, "data connection: closed by the peer");
+        if (k->state == LINK_ACK)
+            take_fd(&msg, got_fd);
+        k->have += (size_t)n;
+    }
+    k->have = 0;
+    return HVD_OK;
+}
+
+static enum hvd_status put_proof(struct link *k, const struct hvi_meet *m)
+{
+    uint8_t proof[PROOF_BYTES];
+    struct hvi_cursor c;
+
+    hvi_cursor_init(&c, proof, sizeof proof);
+    hvi_put_u32(&c, (uint32_t)m->rank);
+    hvi_put_u32(&c, m->attempt);
+    return hvi_stream_seal(&k->stream, proof, sizeof proof, false, &k->out);
+}
+
+static enum hvd_status get_proof(struct link *k, const struct hvi_meet *m, int *rank,
+                                 struct hvi_err *err)
+{
+    struct hvi_buf in = {0};
+    struct hvi_buf plain = {0};
+    struct hvi_cursor c;
+    uint32_t r;
+    uint32_t attempt;
+    enum hvd_status rc = hvi_buf_append(&in, k->in, k->want);
+
+    if (rc == HVD_OK)
+        rc = hvi_stream_open(&k->stream, &in, &plain, err);
+    if (rc == HVD_INPROGRESS)
+        rc = hvi_fail(err, HVD_EPROTO, "data connection: a record of another size");
+    if (rc == HVD_OK) {
+        hvi_cursor_init_ro(&c, hvi_buf_peek(&plain), hvi_buf_size(&plain));
+        r = hvi_get_u32(&c);
+        attempt = hvi_get_u32(&c);
+        if (c.bad || r >= (uint32_t)m->size)
+            rc =
+                hvi_fail(err, HVD_EPROTO, "data connection: rank %u of %d", r, m->size);
+        else if (attempt != m->attempt)
+            rc = hvi_fail(err, HVD_EPROTO, "data connection: attempt %u, not %u",
+                          attempt, m->attempt);
+        else
+            *rank = (int)r;
+    }
+    hvi_buf_fini(&in);
+    hvi_buf_fini(&plain);
+    return rc;
+}
+
+static void link_done(struct meeting *g, struct link *k)
+{
+    int fd = k->fd;
+
+    k->fd = -1;
+    g->m->fds[k->rank] = fd;
+    if (!g->m->keep) {
+        close(fd);
+        g->m->fds[k->rank] = INT32_MAX; /* came */
+    }
+    g->missing--;
+    link_close(k);
+    k->state = LINK_DONE;
+}
+
+static enum hvd_status on_hello(struct meeting *g, struct link *k, struct hvi_err *err)
+{
+    uint8_t reply[HVI_HELLO_BYTES];
+    enum hvi_role role = HVI_ROLE_UNSET;
+    enum hvd_status rc = hvi_hs_server(g->m->epoch_key, g->m->job_id, HVI_ROLE_DATA,
+                                       k->in, reply, &k->stream, &role, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    if (role != HVI_ROLE_DATA)
+        return hvi_fail(err, HVD_EAUTH, "data connection: role %d", role);
+    k->state = LINK_PROOF;
+    k->want = RECORD_BYTES;
+    return hvi_buf_append(&k->out, reply, sizeof reply);
+}
+
+static enum hvd_status on_proof(struct meeting *g, struct link *k, struct hvi_err *err)
+{
+    int rank = -1;
+    enum hvd_status rc = get_proof(k, g->m, &rank, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    if (rank <= g->m->rank || g->m->fds[rank] != -1)
+        return hvi_fail(err, HVD_EPROTO, "data connection: unexpected rank %d", rank);
+    k->rank = rank;
+    k->pass = true;
+    k->state = LINK_FLUSH;
+    return put_proof(k, g->m);
+}
+
+/* Everything a link can do now. */
+static enum hvd_status link_step(struct meeting *g, struct link *k, struct hvi_err *err)
+{
+    int rank = -1;
+    enum hvd_status rc;
+
+    for (;;) {
+        rc = link_write(k, g->m->pass_fd, err);
+        if (rc != HVD_OK)
+            return rc;
+        if (k->state == LINK_FLUSH) {
+            link_done(g, k);
+            return HVD_OK;
+        }
+        rc = link_read(k, &g->m->got_fd, err);
+        if (rc != HVD_OK)
+            return rc;
+        switch (k->state) {
+        case LINK_HELLO:
+            rc = on_hello(g, k, err);
+            break;
+        case LINK_REPLY:
+            rc = hvi_hs_client_finish(&k->hs, k->in, &k->stream, err);
+            if (rc == HVD_OK)
+                rc = put_proof(k, g->m);
+            k->state = LINK_ACK;
+            k->want = RECORD_BYTES;
+            break;
+        case LINK_PROOF:
+            rc = on_proof(g, k, err);
+            break;
+        default: /* LINK_ACK */
+            rc = get_proof(k, g->m, &rank, err);
+            if (rc == HVD_OK && rank != k->rank)
+                rc = hvi_fail(err, HVD_EPROTO,
+                              "data connection: rank %d answers for %d", rank, k->rank);
+            if (rc == HVD_OK) {
+                link_done(g, k);
+                return HVD_OK;
+            }
+            break;
+        }
+        if (rc != HVD_OK)
+            return rc;
+    }
+}
+
+/* ---- the meeting ------------------------------------------------------------------
+ */
+
+static struct link *new_link(struct meeting *g, int fd)
+{
+    struct link *k = NULL;
+    int one = 1;
+
+    for (int i = 0; i < g->nlinks && k == NULL; i++)
+        if (g->links[i].state == LINK_UNSET)
+            k = &g->links[i];
+    if (k == NULL && g->nlinks < g->cap)
+        k = &g->links[g->nlinks++];
+    if (k == NULL)
+        return NULL;
+    memset(k, 0, sizeof *k);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one,
+               sizeof one); /* fails on Unix sockets */
+    k->fd = fd;
+    k->rank = -1;
+    k->deadline_ms = hvi_now_ms() + LINK_MS;
+    return k;
+}
+
+static int dial_once(const char *where, struct hvi_err *err)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    struct sockaddr_storage sa;
+    socklen_t n = 0;
+    char addr[64];
+    const char *colon = strrchr(where, ':');
+    int fd;
+
+    memset(&sa, 0, sizeof sa);
+    if (strncmp(where, "unix:", 5) == 0 && strlen(where + 5) < sizeof un.sun_path) {
+        memcpy(un.sun_path, where + 5, strlen(where + 5));
+        memcpy(&sa, &un, sizeof un);
+        n = sizeof un;
+    } else if (strncmp(where, "tcp:", 4) == 0 && colon > where + 4 &&
+               (size_t)(colon - where - 4) < sizeof addr) {
+        struct sockaddr_in *v4 = (struct sockaddr_in *)&sa;
+        struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&sa;
+        uint16_t port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
+
+        memcpy(addr, where + 4, (size_t)(colon - where - 4));
+        addr[colon - where - 4] = '\0';
+        if (inet_pton(AF_INET, addr, &v4->sin_addr) == 1) {
+            v4->sin_family = AF_INET;
+            v4->sin_port = port;
+            n = sizeof *v4;
+        } else if (inet_pton(AF_INET6, addr, &v6->sin6_addr) == 1) {
+            v6->sin6_family = AF_INET6;
+            v6->sin6_port = port;
+            n = sizeof *v6;
+        }
+    }
+    if (n == 0) {
+        hvi_fail(err, HVD_EPROTO, "a peer's address is not one: %.100s", where);
+        errno = EINVAL;
+        return -1;
+    }
+    fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        no_socket(err);
+        return -1;
+    }
+    if (connect(fd, (struct sockaddr *)&sa, n) != 0) {
+        int error = errno;
+
+        hvi_fail(err, HVD_EIO, "cannot reach a peer at %s: %s", where, strerror(error));
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
+                            struct hvi_err *err)
+{
+    struct link *k;
+    enum hvd_status rc;
+    uint8_t hello[HVI_HELLO_BYTES];
+    int fd;
+
+    for (;;) {
+        fd = dial_once(t->where, err);
+        if (fd >= 0)
+            break;
+        if ((errno != EAGAIN && errno != EINTR && errno != ECONNREFUSED) ||
+            hvi_ms_left(g->m->deadline_ms) == 0)
+            return errno == EMFILE || errno == ENFILE ? HVD_ELIMIT : HVD_EIO;
+        poll(NULL, 0, RETRY_MS);
+    }
+    k = new_link(g, fd);
+    if (k == NULL) {
+        close(fd);
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    }
+    k->rank = t->rank;
+    k->state = LINK_REPLY;
+    k->want = HVI_HELLO_BYTES;
+    k->deadline_ms = g->m->deadline_ms;
+    rc = hvi_hs_client_start(&k->hs, g->m->epoch_key, g->m->job_id, HVI_ROLE_DATA,
+                             hello, err);
+    if (rc == HVD_OK)
+        rc = hvi_buf_append(&k->out, hello, sizeof hello);
+    return rc;
+}
+
+static void accept_all(struct meeting *g, int listen_fd)
+{
+    for (;;) {
+        int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        struct link *k;
+
+        if (fd < 0)
+            return;
+        k = new_link(g, fd);
+        if (k == NULL) { /* too many strangers */
+            close(fd);
+            return;
+        }
+        k->state = LINK_HELLO;
+        k->want = HVI_HELLO_BYTES;
+    }
+}
+
+/* Poll set: [0] Unix listener, [1] TCP listener, [2] watch, then the links. */
+static void fill_poll(struct meeting *g, const struct hvi_listener *l, struct pollfd *p,
+                      int *timeout_ms)
+{
+    p[0] = (struct pollfd){.fd = l->unix_fd, .events = POLLIN};
+    p[1] = (struct pollfd){.fd = l->tcp_fd, .events = POLLIN};
+    p[2] = (struct pollfd){.fd = g->m->watch_fd, .events = POLLIN};
+    for (int i = 0; i < g->nlinks; i++) {
+        struct link *k = &g->links[i];
+
+        p[3 + i] = (struct pollfd){.fd = k->fd, .events = POLLIN};
+        if (k->state == LINK_DONE || k->state == LINK_UNSET) {
+            p[3 + i].fd = -1;
+            continue;
+        }
+        if (hvi_buf_size(&k->out) > 0)
+            p[3 + i].events = POLLOUT;
+        if (hvi_ms_left(k->deadline_ms) < *timeout_ms)
+            *timeout_ms = hvi_ms_left(k->deadline_ms);
+    }
+}
+
+static enum hvd_status step_links(struct meeting *g, const struct pollfd *p, int n,
+                                  struct hvi_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        struct link *k = &g->links[i];
+        struct hvi_err why = {{0}};
+        enum hvd_status rc = HVD_INPROGRESS;
+        bool stranger;
+
+        if (k->state == LINK_DONE || k->state == LINK_UNSET)
+            continue;
+        stranger = k->state == LINK_HELLO || k->state == LINK_PROOF;
+        if (p[i].revents != 0 || k->state == LINK_REPLY)
+            rc = link_step(g, k, &why);
+        if (rc == HVD_INPROGRESS && hvi_ms_left(k->deadline_ms) == 0)
+            rc = hvi_fail(&why, HVD_ETIMEDOUT, "data connection: no handshake in time");
+        if (rc == HVD_OK || rc == HVD_INPROGRESS)
+            continue;
+        if (!stranger)
+            return hvi_fail(err, rc, "rank %d: %s", k->rank, why.text);
+        hvi_log_warn("form", "refused a data connection: %s", why.text);
+        link_close(k);
+    }
+    return HVD_OK;
+}
+
+/* Names who did not come. */
+static enum hvd_status timed_out(const struct meeting *g,
+                                 const struct hvi_target *targets, int ntargets,
+                                 int expected, struct hvi_err *err)
+{
+    char list[256] = "";
+    size_t n = 0;
+
+    for (int i = 0; i < ntargets + expected && n < sizeof list - 16; i++) {
+        int rank = i < ntargets ? targets[i].rank : g->m->rank + 1 + i - ntargets;
+
+        if (g->m->fds[rank] == -1)
+            n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", n > 0 ? ", " : "",
+                                  rank);
+    }
+    return hvi_fail(err, HVD_ETIMEDOUT, "no data connection with rank %s", list);
+}
+
+static enum hvd_status meet(struct meeting *g, struct hvi_listener *l, struct pollfd *p,
+                            struct hvi_err *err)
+{
+    while (g->missing > 0) {
+        int timeout_ms = hvi_ms_left(g->m->deadline_ms);
+        int n = g->nlinks;
+        enum hvd_status rc;
+
+        if (timeout_ms == 0)
+            return HVD_ETIMEDOUT;
+        fill_poll(g, l, p, &timeout_ms);
+        if (poll(p, (nfds_t)(3 + n), timeout_ms) < 0) {
+            if (errno == EINTR)
+                continue;
+            return hvi_fail(err, HVD_EIO, "poll: %s", strerror(errno));
+        }
+        if (p[2].revents != 0 && g->m->on_watch(g->m->arg))
+            return HVD_INPROGRESS;
+        rc = step_links(g, p + 3, n, err);
+        if (rc != HVD_OK)
+            return rc;
+        if (p[0].revents != 0)
+            accept_all(g, l->unix_fd);
+        if (p[1].revents != 0)
+            accept_all(g, l->tcp_fd);
+    }
+    return HVD_OK;
+}
+
+enum hvd_status hvi_meet_run(struct hvi_meet *m, struct hvi_listener *l,
+                             const struct hvi_target *targets, int ntargets,
+                             int expected, struct hvi_err *err)
+{
+    int more = expected > 0 ? expected : 0;
+    struct meeting g = {
+        .m = m, .cap = ntargets + more + STRANGERS_MAX, .missing = ntargets + more};
+    struct pollfd *p = calloc((size_t)g.cap + 3, sizeof *p);
+    enum hvd_status rc = HVD_OK;
+
+    g.links = calloc((size_t)g.cap, sizeof *g.links);
+    if (p == NULL || g.links == NULL)
+        rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
+    for (int i = 0; i < ntargets && rc == HVD_OK; i++)
+        rc = dial(&g, &targets[i], err);
+    if (rc == HVD_OK)
+        rc = meet(&g, l, p, err);
+    if (rc == HVD_ETIMEDOUT)
+        rc = timed_out(&g, targets, ntargets, more, err);
+    for (int i = 0; i < g.nlinks; i++)
+        if (g.links[i].state != LINK_DONE)
+            link_close(&g.links[i]);
+    free(g.links);
+    free(p);
+    return rc;
+}

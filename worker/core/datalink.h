@@ -1,0 +1,69 @@
+/**
+ * Connections between the workers of one epoch: a listener each, and authenticated
+ * links to peers (PROTOCOL.md section 6, data connections). Over them a shm group
+ * passes its segment, and plane tcp its payload. Used while forming only.
+ */
+#ifndef HVI_CORE_DATALINK_H
+#define HVI_CORE_DATALINK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "proto/base/err.h"
+#include "proto/sec/handshake.h"
+
+/** Where peers reach this worker. */
+struct hvi_listener {
+    int unix_fd, tcp_fd; /* -1: none */
+    char dir[80];        /* own 0700 directory to remove, "": none */
+    char path[108];      /* of the Unix socket, "": none */
+    char addr[64];       /* of the TCP socket, numeric */
+    uint16_t port;
+};
+
+/**
+ * @param near_fd  connection to the coordinator: a TCP one gives the address to listen
+ * on, else loopback
+ * @param unix_too, tcp_too  which to open
+ *
+ * On failure nothing is left open. HVD_ELIMIT (descriptors), HVD_EIO.
+ */
+enum hvd_status hvi_listener_open(struct hvi_listener *l, int near_fd, bool unix_too,
+                                  bool tcp_too, struct hvi_err *err);
+void hvi_listener_close(struct hvi_listener *l); /* also when never opened: fds -1 */
+
+/** What links of one attempt to form have in common. */
+struct hvi_meet {
+    const uint8_t *epoch_key, *job_id;
+    int rank, size;
+    uint32_t attempt;
+    int64_t deadline_ms;
+    int pass_fd; /* sent to every peer that connects, -1: none */
+    bool keep;   /* false: links are closed after the exchange */
+    int *fds;    /* [size] by rank, -1: not yet; kept links are the caller's to close */
+    int got_fd;  /* received from the peer connected to, -1; the caller's */
+    /** Watched meanwhile: readable makes the meeting end with HVD_INPROGRESS when
+     *  on_watch(arg) says so (true). */
+    int watch_fd;
+    bool (*on_watch)(void *arg);
+    void *arg;
+};
+
+/** "unix:PATH" or "tcp:ADDR:PORT" of a peer; retried until the deadline. */
+struct hvi_target {
+    int rank;
+    char where[160];
+};
+
+/**
+ * Connect to all targets, and accept until fds is full for all `expected` ranks, which
+ * are the higher ones (expected < 0 allowed: none). Blocking until m->deadline_ms.
+ *
+ * Returns  HVD_OK; HVD_INPROGRESS (watch); HVD_ETIMEDOUT with the ranks that did not
+ * come; HVD_EAUTH, HVD_EIO, HVD_ENOMEM.
+ */
+enum hvd_status hvi_meet_run(struct hvi_meet *m, struct hvi_listener *l,
+                             const struct hvi_target *targets, int ntargets,
+                             int expected, struct hvi_err *err);
+
+#endif

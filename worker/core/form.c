@@ -1,0 +1,753 @@
+/*
+ * From nothing to a running membership, and back.
+ *
+ * Happy path: read the environment, open the data listener, connect to the parent
+ * endpoint, HELLO; WELCOME says who is who and which plane; make or fetch the segment
+ * (plane shm) or connect the mesh (plane tcp); FORMED; GO; start the threads.
+ *
+ * Failure paths: what this rank cannot do while forming it says in FORMED: the
+ * coordinator tries plane tcp with a new WELCOME, or ends it with CLOSED. A message
+ * that comes while peers are being met ends the meeting: it is a verdict about it.
+ *
+ * Leaving: take back what is not agreed, BYE, wait for its echo, run what is agreed,
+ * FINAL.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "proto/base/clock.h"
+#include "proto/base/env.h"
+#include "proto/base/log.h"
+#include "worker/core/ctx.h"
+#include "worker/core/datalink.h"
+#include "worker/core/timeline.h"
+
+#define START_TIMEOUT_S 30 /* Horovod's default */
+#define ANSWER_MS 3000     /* the coordinator's verdict comes this much later at most */
+#define BYE_MS 5000        /* the echo of BYE; a healthy one takes a millisecond */
+
+struct forming {
+    struct hvi_ctx *c;
+    struct hvi_listener listener;
+    int64_t deadline_ms;
+    uint8_t key[HVI_KEY_BYTES];
+    uint32_t attempt, plane; /* of the last WELCOME */
+    Hvi__Welcome *welcome;   /* borrowed while its plane is made */
+};
+
+/* ---- the object ------------------------------------------------------------------ */
+
+static int count_cores(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static struct hvi_ctx *ctx_new(void)
+{
+    struct hvi_ctx *c = calloc(1, sizeof *c);
+
+    if (c == NULL)
+        return NULL;
+    atomic_store(&c->refs, 1);
+    c->conn.fd = -1;
+    c->wake_fd = -1;
+    c->ncores = count_cores();
+    pthread_mutex_init(&c->exec, NULL);
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->cond, NULL);
+    pthread_cond_init(&c->pset_cond, NULL);
+    pthread_cond_init(&c->bye_cond, NULL);
+    hvi_list_init(&c->lanes);
+    hvi_list_init(&c->runs);
+    c->by_id = calloc(HVI_BOARD_MAX_IDS, sizeof(struct hvi_known *));
+    if (c->by_id == NULL) {
+        free(c);
+        return NULL;
+    }
+    return c;
+}
+
+/* The plane and what it stands on. */
+static void drop_plane(struct hvi_ctx *c)
+{
+    if (c->plane != NULL)
+        c->plane->ops->free(c->plane);
+    c->plane = NULL;
+    if (c->segment.mem == NULL)
+        free(c->bells);
+    c->bells = NULL;
+    c->board = NULL;
+    hvi_segment_fini(&c->segment);
+}
+
+static void ctx_free(struct hvi_ctx *c)
+{
+    hvi_timeline_fini(c);
+    hvi_negotiate_fini(c);
+    drop_plane(c);
+    hvi_conn_fini(&c->conn);
+    if (c->wake_fd >= 0)
+        close(c->wake_fd);
+    free(c->x.pieces);
+    free(c->x.ops);
+    free(c->peers);
+    hvi_wipe(c->epoch_key, sizeof c->epoch_key);
+    pthread_mutex_destroy(&c->exec);
+    pthread_mutex_destroy(&c->lock);
+    pthread_cond_destroy(&c->cond);
+    pthread_cond_destroy(&c->pset_cond);
+    pthread_cond_destroy(&c->bye_cond);
+    free(c);
+}
+
+void hvi_ctx_unref(struct hvi_ctx *c)
+{
+    if (c != NULL && atomic_fetch_sub(&c->refs, 1) == 1)
+        ctx_free(c);
+}
+
+void hvi_ctx_forked(struct hvi_ctx *c)
+{
+    if (c->conn.fd >= 0)
+        close(c->conn.fd);
+    if (c->wake_fd >= 0)
+        close(c->wake_fd);
+    c->conn.fd = c->wake_fd = -1;
+    if (c->mode == HVI_MODE_TCP && c->plane != NULL)
+        c->plane->ops->free(c->plane); /* closes its sockets; threads are gone */
+    c->plane = NULL;
+}
+
+/* ---- HELLO ----------------------------------------------------------------------- */
+
+/* Equal on two ranks: their Unix sockets and segments can reach each other. */
+static void host_id(char *out, size_t cap, const char *host)
+{
+    char boot[64] = "";
+    char ns[64] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+    if (f != NULL) {
+        if (fgets(boot, sizeof boot, f) == NULL)
+            boot[0] = '\0';
+        fclose(f);
+    }
+    boot[strcspn(boot, "\n")] = '\0';
+    if (readlink("/proc/self/ns/mnt", ns, sizeof ns - 1) < 0)
+        ns[0] = '\0';
+    snprintf(out, cap, "%s/%s/%s", boot, ns, host);
+}
+
+static enum hvd_status read_cpu_plane(uint32_t *out, struct hvi_err *err)
+{
+    const char *text = hvi_env("CPU_PLANE");
+
+    *out = 0;
+    if (text == NULL || strcmp(text, "auto") == 0)
+        return HVD_OK;
+    if (strcmp(text, "shm") == 0)
+        *out = 1;
+    else if (strcmp(text, "tcp") == 0)
+        *out = 2;
+    else
+        return hvi_fail(err, HVD_EINVAL, "HVD_CPU_PLANE=%s: write shm, tcp or auto",
+                        text);
+    return HVD_OK;
+}
+
+static enum hvd_status add_psets(Hvi__Hello *m, const struct hvd_config *config,
+                                 Hvi__PsetDef **out_defs, struct hvi_err *err)
+{
+    Hvi__PsetDef *defs = NULL;
+    Hvi__PsetDef **list = NULL;
+
+    *out_defs = NULL;
+    if (config == NULL || config->nsets <= 0)
+        return HVD_OK;
+    if (config->set_ranks == NULL || config->set_sizes == NULL)
+        return hvi_fail(err, HVD_EINVAL, "hvd_config: set_ranks or set_sizes is NULL");
+    defs = calloc((size_t)config->nsets, sizeof *defs + sizeof(Hvi__PsetDef *));
+    if (defs == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    list = (Hvi__PsetDef **)(void *)(defs + config->nsets);
+    for (int32_t i = 0; i < config->nsets; i++) {
+        if (config->set_sizes[i] < 1 || config->set_ranks[i] == NULL) {
+            free(defs);
+            return hvi_fail(err, HVD_EINVAL, "hvd_config: process set %d is empty",
+                            i + 1);
+        }
+        hvi__pset_def__init(&defs[i]);
+        defs[i].n_ranks = (size_t)config->set_sizes[i];
+        defs[i].ranks = (int32_t *)(uintptr_t)config->set_ranks[i];
+        list[i] = &defs[i];
+    }
+    m->n_psets = (size_t)config->nsets;
+    m->psets = list;
+    *out_defs = defs;
+    return HVD_OK;
+}
+
+static enum hvd_status say_hello(struct forming *f, const struct hvd_config *config,
+                                 uint32_t cpu_plane, struct hvi_err *err)
+{
+    Hvi__Hello m = HVI__HELLO__INIT;
+    Hvi__PsetDef *defs = NULL;
+    char version[] = HVI_VERSION;
+    char id[256];
+    char host[65];
+    char *addr = f->listener.addr;
+    struct utsname uts;
+    const char *name = hvi_env("HOSTNAME");
+    int64_t rank = -1;
+    enum hvd_status rc = hvi_env_int("RANK", -1, -1, HVD_RANKS_MAX - 1, &rank, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    if (name == NULL)
+        name = uname(&uts) == 0 ? uts.nodename : "localhost";
+    snprintf(host, sizeof host, "%.64s", name);
+    host_id(id, sizeof id, host);
+    m.version = version;
+    m.want_rank = (int32_t)rank;
+    m.host = host;
+    m.pid = (int32_t)getpid();
+    m.unix_path = f->listener.path;
+    if (f->listener.tcp_fd >= 0) {
+        m.n_tcp_addrs = 1;
+        m.tcp_addrs = &addr;
+        m.tcp_port = f->listener.port;
+    }
+    m.cpu_plane = cpu_plane;
+    m.host_id = id;
+    rc = add_psets(&m, config, &defs, err);
+    if (rc != HVD_OK)
+        return rc;
+    if (config != NULL && config->nranks > 0) {
+        m.n_ranks = (size_t)config->nranks;
+        m.ranks = (int32_t *)(uintptr_t)config->ranks;
+    }
+    rc = hvi_conn_put(&f->c->conn, HVI_MSG_HELLO, &m);
+    free(defs);
+    if (rc != HVD_OK)
+        return hvi_fail(err, rc, "cannot say HELLO: %s", hvi_status_text(rc));
+    return HVD_OK;
+}
+
+/* ---- WELCOME --------------------------------------------------------------------- */
+
+static enum hvd_status check_welcome(const Hvi__Welcome *m, struct hvi_err *err)
+{
+    if (m->size < 1 || m->size > HVD_RANKS_MAX || m->rank < 0 || m->rank >= m->size ||
+        m->n_peers != (size_t)m->size || m->epoch_key.len != HVI_KEY_BYTES ||
+        m->local_size < 1 || (m->plane != 1 && m->plane != 2) ||
+        (m->plane == 1 && m->size > HVI_SHM_MAX_RANKS))
+        return hvi_fail(err, HVD_EPROTO, "WELCOME makes no sense (rank %d of %d)",
+                        m->rank, m->size);
+    for (size_t i = 0; i < m->n_peers; i++)
+        if (m->peers[i]->rank != (int32_t)i)
+            return hvi_fail(err, HVD_EPROTO, "WELCOME lists peers out of order");
+    return HVD_OK;
+}
+
+static enum hvd_status adopt(struct hvi_ctx *c, const Hvi__Welcome *m,
+                             struct hvi_err *err)
+{
+    int32_t *all = NULL;
+    enum hvd_status rc = HVD_OK;
+
+    if (c->peers != NULL) { /* a second attempt: only the plane is new */
+        memcpy(c->epoch_key, m->epoch_key.data, HVI_KEY_BYTES);
+        return HVD_OK;
+    }
+    c->epoch = m->epoch;
+    c->rank = m->rank;
+    c->size = m->size;
+    c->local_rank = m->local_rank;
+    c->local_size = m->local_size;
+    c->cross_rank = m->cross_rank;
+    c->cross_size = m->cross_size;
+    c->homogeneous = m->homogeneous;
+    c->cache_capacity = m->cache_capacity;
+    c->stall_warn_ms = m->stall_warn_ms;
+    c->fusion_bytes = m->fusion_bytes;
+    memcpy(c->epoch_key, m->epoch_key.data, HVI_KEY_BYTES);
+    c->peers = calloc((size_t)m->size, sizeof *c->peers);
+    all = malloc((size_t)m->size * sizeof *all);
+    if (c->peers == NULL || all == NULL) {
+        free(all);
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    }
+    for (int i = 0; i < m->size; i++) {
+        all[i] = i;
+        snprintf(c->peers[i].host, sizeof c->peers[i].host, "%s", m->peers[i]->host);
+        c->peers[i].host_index = m->peers[i]->host_index;
+        c->peers[i].pid = m->peers[i]->pid;
+    }
+    rc = hvi_pset_insert(c, 0, all, m->size);
+    for (size_t i = 0; rc == HVD_OK && i < m->n_psets; i++)
+        rc = hvi_pset_insert(c, (int32_t)i + 1, m->psets[i]->ranks,
+                             (int32_t)m->psets[i]->n_ranks);
+    free(all);
+    if (rc != HVD_OK)
+        return hvi_fail(err, rc, "out of memory");
+    return HVD_OK;
+}
+
+/* ---- planes ---------------------------------------------------------------------- */
+
+/* Something whole came from the coordinator, or the connection broke. */
+static bool verdict_came(void *arg)
+{
+    struct forming *f = arg;
+    struct hvi_conn *conn = &f->c->conn;
+
+    return hvi_conn_fill(conn, NULL) != HVD_OK || hvi_buf_size(&conn->in) > 0;
+}
+
+static void init_meet(struct forming *f, struct hvi_meet *m)
+{
+    struct hvi_ctx *c = f->c;
+
+    *m = (struct hvi_meet){.epoch_key = c->epoch_key,
+                           .job_id = c->job_id,
+                           .rank = c->rank,
+                           .size = c->size,
+                           .attempt = f->attempt,
+                           .deadline_ms = f->deadline_ms,
+                           .pass_fd = -1,
+                           .got_fd = -1,
+                           .watch_fd = c->conn.fd,
+                           .on_watch = verdict_came,
+                           .arg = f};
+}
+
+static int *new_fds(int n)
+{
+    int *fds = malloc((size_t)n * sizeof *fds);
+
+    for (int i = 0; fds != NULL && i < n; i++)
+        fds[i] = -1;
+    return fds;
+}
+
+static enum hvd_status make_segment(struct forming *f, struct hvi_err *err)
+{
+    struct hvi_ctx *c = f->c;
+    struct hvi_meet m;
+    struct hvi_target leader = {.rank = 0};
+    enum hvd_status rc = HVD_OK;
+    int fd = -1;
+
+    init_meet(f, &m);
+    m.fds = new_fds(c->size);
+    if (m.fds == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    if (c->rank == 0) {
+        rc = hvi_segment_create(&c->segment, c->size, c->fusion_bytes, &fd, err);
+        m.pass_fd = fd;
+        if (rc == HVD_OK)
+            rc = hvi_meet_run(&m, &f->listener, NULL, 0, c->size - 1, err);
+    } else {
+        snprintf(leader.where, sizeof leader.where, "unix:%s",
+                 f->welcome->peers[0]->unix_path);
+        rc = hvi_meet_run(&m, &f->listener, &leader, 1, 0, err);
+        fd = m.got_fd;
+        if (rc == HVD_OK && fd < 0)
+            rc = hvi_fail(err, HVD_EPROTO, "rank 0 sent no segment");
+        if (rc == HVD_OK)
+            rc = hvi_segment_map(&c->segment, c->size, fd, err);
+    }
+    if (fd >= 0)
+        close(fd);
+    free(m.fds);
+    return rc;
+}
+
+static enum hvd_status form_shm(struct forming *f, struct hvi_err *err)
+{
+    struct hvi_ctx *c = f->c;
+    enum hvd_status rc = make_segment(f, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    c->mode = HVI_MODE_SHM;
+    c->bells = c->segment.bells;
+    c->bell = c->rank;
+    c->board = hvi_board_attach(c->segment.board, c->size);
+    if (c->board == NULL)
+        return hvi_fail(err, HVD_EPROTO, "the shared segment has another layout");
+    return hvi_shm_attach(c->segment.plane, c->bells, c->rank, c->size,
+                          c->psets[0]->ranks, &c->plane, err);
+}
+
+static enum hvd_status own_bells(struct hvi_ctx *c, struct hvi_err *err)
+{
+    c->bells = aligned_alloc(64, sizeof *c->bells);
+    if (c->bells == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    memset(c->bells, 0, sizeof *c->bells);
+    c->bell = 0;
+    return HVD_OK;
+}
+
+static enum hvd_status form_tcp(struct forming *f, struct hvi_err *err)
+{
+    struct hvi_ctx *c = f->c;
+    struct hvi_target *targets = calloc((size_t)c->size, sizeof *targets);
+    struct hvi_meet m;
+    enum hvd_status rc = HVD_OK;
+
+    init_meet(f, &m);
+    m.keep = true;
+    m.fds = new_fds(c->size);
+    if (targets == NULL || m.fds == NULL)
+        rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
+    for (int i = 0; i < c->rank && rc == HVD_OK; i++) {
+        const Hvi__Peer *p = f->welcome->peers[i];
+
+        targets[i].rank = i;
+        if (p->n_tcp_addrs < 1 || p->tcp_port == 0)
+            rc = hvi_fail(err, HVD_EIO, "rank %d (%s) has no TCP listener", i, p->host);
+        else
+            snprintf(targets[i].where, sizeof targets[i].where, "tcp:%.100s:%u",
+                     p->tcp_addrs[0], p->tcp_port);
+    }
+    if (rc == HVD_OK)
+        rc = hvi_meet_run(&m, &f->listener, targets, c->rank, c->size - 1 - c->rank,
+                          err);
+    if (rc == HVD_OK)
+        rc = own_bells(c, err);
+    if (rc == HVD_OK)
+        rc = hvi_tcp_new(c->rank, c->size, m.fds, &c->plane, err);
+    if (rc == HVD_OK)
+        c->mode = HVI_MODE_TCP;
+    for (int i = 0; rc != HVD_OK && m.fds != NULL && i < c->size; i++)
+        if (m.fds[i] >= 0)
+            close(m.fds[i]);
+    free(m.fds);
+    free(targets);
+    return rc;
+}
+
+/* One attempt; its outcome goes to the coordinator. */
+static enum hvd_status on_welcome(struct forming *f, Hvi__Welcome *m,
+                                  struct hvi_err *err)
+{
+    Hvi__Formed reply = HVI__FORMED__INIT;
+    struct hvi_err why = {{0}};
+    enum hvd_status rc = check_welcome(m, err);
+
+    if (rc == HVD_OK)
+        rc = adopt(f->c, m, err);
+    if (rc != HVD_OK)
+        return rc;
+    drop_plane(f->c);
+    f->attempt = m->attempt;
+    f->welcome = m;
+    hvi_failpoint("form");
+    rc = m->plane == 1 ? form_shm(f, &why) : form_tcp(f, &why);
+    f->welcome = NULL;
+    if (rc == HVD_INPROGRESS)
+        return HVD_OK; /* the coordinator has decided meanwhile */
+    reply.epoch = m->epoch;
+    reply.attempt = m->attempt;
+    reply.status = rc;
+    reply.text = why.text;
+    rc = hvi_conn_put(&f->c->conn, HVI_MSG_FORMED, &reply);
+    if (rc != HVD_OK)
+        return hvi_fail(err, rc, "cannot say FORMED: %s", hvi_status_text(rc));
+    return HVD_OK;
+}
+
+/* Words of the coordinator that end forming. */
+static enum hvd_status ended_by(const struct hvi_msg *msg, struct hvi_err *err)
+{
+    char text[HVD_ERROR_TEXT_MAX];
+
+    if (msg->type == HVI_MSG_REFUSED) {
+        const Hvi__Refused *m = msg->body;
+
+        hvi_escape(text, sizeof text, m->text, strlen(m->text));
+        return hvi_fail(err, m->status < 0 ? (enum hvd_status)m->status : HVD_EPROTO,
+                        "%s", text);
+    }
+    if (msg->type == HVI_MSG_CLOSED) {
+        const Hvi__Closed *m = msg->body;
+
+        hvi_escape(text, sizeof text, m->cause, strlen(m->cause));
+        if (m->rank >= 0)
+            return hvi_fail(err, m->status < 0 ? (enum hvd_status)m->status : HVD_EPEER,
+                            "rank %d (%.64s) was lost: %.800s", m->rank, m->host, text);
+        return hvi_fail(err, m->status < 0 ? (enum hvd_status)m->status : HVD_EPEER,
+                        "%s", text);
+    }
+    return hvi_fail(err, HVD_EPROTO, "unexpected message %s while forming",
+                    hvi_msg_name(msg->type));
+}
+
+static enum hvd_status negotiate_forming(struct forming *f, struct hvi_err *err)
+{
+    for (;;) {
+        struct hvi_msg msg;
+        enum hvd_status rc = hvi_conn_wait(&f->c->conn, f->deadline_ms, &msg, err);
+        bool go = false;
+
+        if (rc == HVD_ETIMEDOUT)
+            return hvi_fail(err, HVD_ETIMEDOUT,
+                            "hvd_init: the coordinator has not answered in time");
+        if (rc != HVD_OK)
+            return rc == HVD_ESHUTDOWN ? HVD_EIO : rc;
+        if (msg.type == HVI_MSG_WELCOME)
+            rc = on_welcome(f, msg.body, err);
+        else if (msg.type == HVI_MSG_GO)
+            go = true;
+        else
+            rc = ended_by(&msg, err);
+        hvi_msg_free(&msg);
+        if (go && f->c->plane == NULL)
+            rc = hvi_fail(err, HVD_EPROTO, "GO before WELCOME");
+        if (go || rc != HVD_OK)
+            return rc;
+    }
+}
+
+/* ---- threads --------------------------------------------------------------------- */
+
+static enum hvd_status start_thread(pthread_t *thread, void *(*run)(void *),
+                                    struct hvi_ctx *c, const char *name,
+                                    struct hvi_err *err)
+{
+    int error = pthread_create(thread, NULL, run, c);
+
+    if (error != 0)
+        return hvi_fail(err, HVD_ENOMEM, "cannot start a thread: %s", strerror(error));
+    pthread_setname_np(*thread, name);
+    return HVD_OK;
+}
+
+/* They block all signals: the program's handlers run on its own threads. */
+static enum hvd_status start_threads(struct hvi_ctx *c, struct hvi_err *err)
+{
+    sigset_t all;
+    sigset_t old;
+    enum hvd_status rc;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    rc = start_thread(&c->exec_thread, hvi_engine_thread, c, "hvd-engine", err);
+    c->exec_running = rc == HVD_OK;
+    if (rc == HVD_OK && c->mode != HVI_MODE_SOLO) {
+        rc = start_thread(&c->link_thread, hvi_link_thread, c, "hvd-link", err);
+        c->link_running = rc == HVD_OK;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+static void stop_threads(struct hvi_ctx *c)
+{
+    pthread_mutex_lock(&c->lock);
+    atomic_store(&c->stop, true);
+    pthread_cond_broadcast(&c->cond);
+    pthread_mutex_unlock(&c->lock);
+    if (c->bells != NULL)
+        hvi_bell_force(c->bells, c->bell);
+    if (c->link_running) {
+        hvi_link_kick(c);
+        pthread_join(c->link_thread, NULL);
+    }
+    if (c->exec_running)
+        pthread_join(c->exec_thread, NULL);
+    c->link_running = c->exec_running = false;
+}
+
+/* ---- the whole ------------------------------------------------------------------- */
+
+static enum hvd_status form_solo(struct hvi_ctx *c, const struct hvd_config *config,
+                                 struct hvi_err *err)
+{
+    static _Atomic uint32_t epoch;
+    int32_t zero = 0;
+    enum hvd_status rc;
+
+    c->mode = HVI_MODE_SOLO;
+    c->epoch = atomic_fetch_add(&epoch, 1) + 1;
+    c->size = c->local_size = c->cross_size = 1;
+    c->homogeneous = true;
+    c->peers = calloc(1, sizeof *c->peers);
+    if (c->peers == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    rc = hvi_pset_insert(c, 0, &zero, 1);
+    for (int32_t i = 0; config != NULL && rc == HVD_OK && i < config->nsets; i++) {
+        if (config->set_sizes[i] != 1 || config->set_ranks[i][0] != 0)
+            return hvi_fail(err, HVD_EINVAL,
+                            "process set %d names ranks that a job of one rank has not",
+                            i + 1);
+        rc = hvi_pset_insert(c, i + 1, &zero, 1);
+    }
+    if (rc == HVD_OK)
+        rc = hvi_segment_private(&c->segment, err);
+    if (rc != HVD_OK)
+        return rc;
+    c->bells = c->segment.bells;
+    return hvi_shm_attach(c->segment.plane, c->bells, 0, 1, &zero, &c->plane, err);
+}
+
+static enum hvd_status start_timeout(const struct hvd_config *config, int64_t *out_ms,
+                                     struct hvi_err *err)
+{
+    int64_t seconds = START_TIMEOUT_S;
+    enum hvd_status rc =
+        hvi_env_int("START_TIMEOUT", START_TIMEOUT_S, 1, 7 * 86400, &seconds, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    *out_ms = config != NULL && config->start_timeout_ms > 0 ? config->start_timeout_ms
+                                                             : seconds * 1000;
+    return HVD_OK;
+}
+
+static enum hvd_status form_job(struct forming *f, const char *endpoint,
+                                const struct hvd_config *config, struct hvi_err *err)
+{
+    struct hvi_ctx *c = f->c;
+    const char *key_file = hvi_env("KEY_FILE");
+    uint32_t cpu_plane = 0;
+    int64_t timeout_ms = 0;
+    enum hvd_status rc = read_cpu_plane(&cpu_plane, err);
+
+    if (rc == HVD_OK)
+        rc = start_timeout(config, &timeout_ms, err);
+    if (rc != HVD_OK)
+        return rc;
+    f->deadline_ms = hvi_now_ms() + timeout_ms + ANSWER_MS;
+    if (key_file == NULL)
+        return hvi_fail(
+            err, HVD_EINVAL,
+            "HVD_COORDINATOR is set, HVD_KEY_FILE is not: set it to the job's "
+            "key file");
+    rc = hvi_key_load(key_file, f->key, err);
+    if (rc != HVD_OK)
+        return rc;
+    hvi_key_job_id(f->key, c->job_id);
+    rc = hvi_conn_open(&c->conn, endpoint, f->key, c->job_id, f->deadline_ms, err);
+    if (rc == HVD_OK)
+        rc = hvi_listener_open(&f->listener, c->conn.fd, cpu_plane != 2, cpu_plane != 1,
+                               err);
+    if (rc == HVD_OK)
+        rc = say_hello(f, config, cpu_plane, err);
+    if (rc == HVD_OK)
+        rc = negotiate_forming(f, err);
+    return rc;
+}
+
+enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **out,
+                             struct hvi_err *err)
+{
+    const char *endpoint = hvi_env("COORDINATOR");
+    struct forming f = {.c = ctx_new(), .listener = {.unix_fd = -1, .tcp_fd = -1}};
+    enum hvd_status rc = HVD_OK;
+
+    if (f.c == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    f.c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (f.c->wake_fd < 0)
+        rc = hvi_fail(err, HVD_ELIMIT,
+                      "too many open files: raise the limit (ulimit -n)");
+    else if (endpoint == NULL)
+        rc = form_solo(f.c, config, err);
+    else
+        rc = form_job(&f, endpoint, config, err);
+    hvi_wipe(f.key, sizeof f.key);
+    hvi_listener_close(&f.listener);
+    if (rc == HVD_OK) {
+        hvi_log_set_rank(f.c->rank);
+        rc = hvi_timeline_setup(f.c, err);
+    }
+    if (rc == HVD_OK)
+        rc = start_threads(f.c, err);
+    if (rc != HVD_OK) {
+        stop_threads(f.c);
+        hvi_ctx_unref(f.c);
+        return rc;
+    }
+    hvi_log_info("form", "epoch=%u size=%d plane=%s", f.c->epoch, f.c->size,
+                 f.c->plane->ops->name);
+    *out = f.c;
+    return HVD_OK;
+}
+
+/* ---- leaving --------------------------------------------------------------------- */
+
+static void wait_bye(struct hvi_ctx *c)
+{
+    struct timespec until;
+    Hvi__Bye m = HVI__BYE__INIT;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += BYE_MS / 1000;
+    pthread_mutex_lock(&c->lock);
+    m.epoch = c->epoch;
+    hvi_negotiate_flush(c);
+    hvi_conn_put(&c->conn, HVI_MSG_BYE, &m);
+    hvi_link_kick(c);
+    while (!c->bye_acked && atomic_load(&c->failed) == 0)
+        if (pthread_cond_timedwait(&c->bye_cond, &c->lock, &until) == ETIMEDOUT)
+            break;
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void say_final(struct hvi_ctx *c)
+{
+    struct hvi_buf nothing = {0};
+
+    pthread_mutex_lock(&c->lock);
+    hvi_conn_put_frame(&c->conn, &nothing, true);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void hvi_ctx_leave(struct hvi_ctx *c)
+{
+    static const char text[] = "hvd_shutdown was called";
+    struct hvi_op *join;
+
+    hvi_timeline_leave(c);
+    pthread_mutex_lock(&c->lock);
+    c->closing = true;
+    if (c->mode == HVI_MODE_SHM) {
+        hvi_board_leave(c->board, c->bell);
+        hvi_negotiate_pump(c);
+        hvi_negotiate_poll(c);
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (c->mode != HVI_MODE_SOLO)
+        wait_bye(c);
+    if (c->mode != HVI_MODE_SOLO)
+        hvi_negotiate_cancel(c, -1, HVD_ESHUTDOWN, text);
+    pthread_mutex_lock(&c->lock);
+    join = c->mode == HVI_MODE_SOLO ? NULL : c->join_op;
+    if (join != NULL) {
+        c->join_op = NULL;
+        c->ninflight--;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (join != NULL) {
+        hvi_op_complete(join, HVD_ESHUTDOWN, text);
+        hvi_op_unref(join);
+    }
+    hvi_engine_drain(c);
+    if (c->mode != HVI_MODE_SOLO)
+        say_final(c);
+    stop_threads(c);
+}

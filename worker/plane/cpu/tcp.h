@@ -1,0 +1,144 @@
+/**
+ * Inside the TCP plane: connections, the running group's state, and what a kind of
+ * collective has to say. Only tcp*.c include this.
+ *
+ * Wire. Between two ranks goes one stream each way: messages of the groups that both
+ * are members of, in the order of the groups. A message is `u64 seq, u32 step, u32
+ * length`, little-endian, then length bytes. step counts the messages of a group in one
+ * direction of one connection. Which messages there are, and in which order, is a
+ * function of the group alone: both ends know what comes next and check it, nothing is
+ * negotiated.
+ *
+ * A kind is a table of functions about message i to or from a member: how many there
+ * are, whether the next one may go out or come in now, where its bytes are. tcp.c moves
+ * the bytes; work() does the local part (folding) whenever something has moved.
+ */
+#ifndef HVI_PLANE_CPU_TCP_H
+#define HVI_PLANE_CPU_TCP_H
+
+#include <poll.h>
+#include <stdatomic.h>
+#include <sys/uio.h>
+
+#include "worker/plane/cpu/cpu.h"
+#include "worker/plane/cpu/gather.h"
+#include "worker/plane/cpu/group.h"
+#include "worker/plane/sched/chunk.h"
+
+enum {
+    HVI_TCP_HEAD_BYTES = 16,
+    HVI_TCP_BUF_BYTES = 4096, /* a small message and its header: one recv */
+    HVI_TCP_WINDOW = 4,       /* chunks of a reduction in flight */
+    HVI_TCP_IOV_MAX = 64
+};
+#define HVI_TCP_DATA_BYTES (1024 * 1024) /* a message of what is not reduced */
+#define HVI_TCP_PART_MAX_BYTES (256 * 1024)
+#define HVI_TCP_PART_MIN_BYTES (16 * 1024)
+#define HVI_TCP_SMALL_BYTES (16 * 1024) /* everyone folds everything: one hop */
+#define HVI_TCP_MANY INT64_MAX          /* messages: not known yet */
+
+struct hvi_tcp;
+
+/** One message of a kind's plan, seen from this rank. */
+struct hvi_tcp_msg {
+    int64_t size_bytes; /* of the payload */
+    bool ready;         /* may be sent now; there is room to receive it now */
+    bool may_be_empty;  /* received: length 0 is right too (the sender has joined) */
+};
+
+/** A list of memory being built, from `skip` bytes behind its begin on. */
+struct hvi_tcp_list {
+    struct iovec v[HVI_TCP_IOV_MAX + 1]; /* one more for what is read ahead */
+    int n;
+    int64_t skip, size_bytes;
+};
+
+struct hvi_tcp_kind {
+    int64_t (*send_count)(const struct hvi_tcp *t, int32_t m);
+    int64_t (*recv_count)(const struct hvi_tcp *t, int32_t m);
+    struct hvi_tcp_msg (*send_at)(const struct hvi_tcp *t, int32_t m, int64_t i);
+    struct hvi_tcp_msg (*recv_at)(const struct hvi_tcp *t, int32_t m, int64_t i);
+    /** Where message i lies: adds to the list until all is in it or it is full. */
+    void (*send_list)(const struct hvi_tcp *t, int32_t m, int64_t i,
+                      struct hvi_tcp_list *l);
+    void (*recv_list)(const struct hvi_tcp *t, int32_t m, int64_t i,
+                      struct hvi_tcp_list *l);
+    /** Message i of member m is here, with size_bytes. NULL: nothing to note. */
+    enum hvd_status (*received)(struct hvi_tcp *t, int32_t m, int64_t i,
+                                int64_t size_bytes, struct hvi_err *err);
+    /** The local part. HVD_OK: all of it is done; *moved is set when some was. */
+    enum hvd_status (*work)(struct hvi_tcp *t, bool *moved, struct hvi_err *err);
+};
+
+/** One connection. */
+struct hvi_tcp_peer {
+    int fd;                  /* -1: this rank */
+    bool readable, writable; /* worth a try */
+    bool held;               /* the next message must wait for this rank */
+    /* of the running group: */
+    int64_t sent, received; /* whole messages */
+    int64_t send_at;   /* bytes of header and payload of the next one that are out */
+    int64_t recv_at;   /* payload bytes of the next one that are in */
+    int64_t recv_size; /* its payload; -1: its header has not been taken */
+    /* bytes read ahead: */
+    int buf_from, buf_end;
+    uint8_t buf[HVI_TCP_BUF_BYTES];
+};
+
+struct hvi_tcp {
+    struct hvi_plane base; /* first */
+    uint64_t magic;
+    int size;
+    struct hvi_tcp_peer *peers; /* [size] by global rank */
+    int abort_fd;               /* eventfd: wakes a poll */
+    _Atomic int aborted;        /* enum hvd_status; 0: no */
+    enum hvd_status broken;     /* what progress found; 0: nothing. The plane is over */
+    int spin_us;
+    bool yield;
+    struct pollfd *polls; /* [size + 1] */
+    int32_t *polled;      /* [size] member of every entry */
+    uint64_t last_seq;
+    bool ran;
+    int64_t part_bytes; /* largest reduced message; staging is [size][window] of them */
+    uint8_t *staging;
+    uint8_t *scrap;  /* [part_bytes] where unwanted payload goes */
+    uint8_t *absent; /* [size][window] the member has joined */
+    int64_t *kept;   /* [size] reducescatter: elements every member keeps */
+    int64_t *heads;  /* exchange: [nmembers][2][npieces] sent, received */
+    size_t heads_cap;
+
+    /* the running group */
+    const struct hvi_group *g;
+    const struct hvi_tcp_kind *kind;
+    struct hvi_facts facts;
+    struct hvi_chunks plan; /* of all elements, or of those this rank keeps */
+    struct hvi_gather *gather;
+    bool stream;                     /* outputs do not fit the cache */
+    bool work_over;                  /* the local part is done */
+    int64_t part_elems;              /* elements of a reduced message at most */
+    int64_t folded;                  /* chunks of the plan */
+    int32_t arrived[HVI_TCP_WINDOW]; /* inputs of chunk k, at k % window */
+    int32_t heads_here;              /* exchange: others' heads that have come */
+    bool placed; /* exchange: sizes are known, outputs have memory */
+};
+
+static inline struct hvi_tcp_peer *hvi_tcp_peer(const struct hvi_tcp *t, int32_t member)
+{
+    return &t->peers[t->g->members[member]];
+}
+
+/** Adds a segment; false: the list is full. */
+bool hvi_tcp_add(struct hvi_tcp_list *l, const void *data, int64_t size_bytes);
+/** Adds memory that does not matter: zeros to send, or scrap to receive. */
+bool hvi_tcp_add_zeros(struct hvi_tcp_list *l, int64_t size_bytes);
+bool hvi_tcp_add_scrap(const struct hvi_tcp *t, struct hvi_tcp_list *l,
+                       int64_t size_bytes);
+
+/** One start per kind (facts are set); each sets `kind`. */
+enum hvd_status hvi_tcp_allreduce_start(struct hvi_tcp *t, struct hvi_err *err);
+enum hvd_status hvi_tcp_reducescatter_start(struct hvi_tcp *t, struct hvi_err *err);
+enum hvd_status hvi_tcp_broadcast_start(struct hvi_tcp *t, struct hvi_err *err);
+enum hvd_status hvi_tcp_gather_start(struct hvi_tcp *t, struct hvi_err *err);
+enum hvd_status hvi_tcp_barrier_start(struct hvi_tcp *t, struct hvi_err *err);
+
+#endif
