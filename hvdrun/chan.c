@@ -161,6 +161,18 @@ enum hvd_status hvi_chan_send(struct hvi_chan *c, uint32_t type, const void *bod
     return rc;
 }
 
+enum hvd_status hvi_chan_send_frames(struct hvi_chan *c, const struct hvi_buf *frames)
+{
+    enum hvd_status rc;
+
+    if (!c->out_open || c->out_ending)
+        return HVD_OK;
+    rc = hvi_buf_append(&c->tx, hvi_buf_peek(frames), hvi_buf_size(frames));
+    if (rc == HVD_OK)
+        flush(c);
+    return rc;
+}
+
 size_t hvi_chan_backlog(const struct hvi_chan *c)
 {
     return hvi_buf_size(&c->tx) + hvi_buf_size(&c->writing);

@@ -38,6 +38,8 @@ enum hvd_status hvi_chan_open(struct hvi_chan *c, uv_loop_t *loop, int read_fd,
 /** Queues one message. Silent when the other side is gone (on_end tells). HVD_ELIMIT:
  *  larger than a frame; HVD_ENOMEM. Never blocks. */
 enum hvd_status hvi_chan_send(struct hvi_chan *c, uint32_t type, const void *body);
+/** As hvi_chan_send, for whole frames made before. */
+enum hvd_status hvi_chan_send_frames(struct hvi_chan *c, const struct hvi_buf *frames);
 /** Bytes sent and not yet written. */
 size_t hvi_chan_backlog(const struct hvi_chan *c);
 /** Closes the sending side after what is queued; reading goes on. */

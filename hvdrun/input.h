@@ -1,5 +1,9 @@
-/** hvdrun's own stdin, read for the ranks only while it may be: never from a terminal in
- *  the background, never more than the ranks take. */
+/**
+ * hvdrun's own stdin, read for the ranks: never from a terminal while in the background,
+ * never more than they take. A thread of libuv's pool waits and reads, because putting
+ * somebody's terminal into non-blocking mode (what uv_poll and uv_tty do) would be felt by
+ * all others who have it open.
+ */
 #ifndef HVI_HVDRUN_INPUT_H
 #define HVI_HVDRUN_INPUT_H
 
@@ -9,18 +13,25 @@
 #define HVI_INPUT_BYTES (64 * 1024) /* at most, in one call */
 
 struct hvi_input {
-    uv_poll_t poll;
-    uv_timer_t again;
-    bool poll_open, timer_open, paused, ended, is_tty;
-    /** n bytes; n 0: the end, once. */
+    uv_loop_t *loop;
+    uv_work_t work;
+    int wake[2]; /* written to end the waiting */
+    char *bytes;
+    ssize_t n;
+    bool busy, paused, ended, closed;
+    /** n bytes; n 0: the end, once. Not after hvi_input_close(). */
     void (*on_data)(void *data, const char *bytes, size_t n);
     void *data;
 };
 
+/** Without memory or descriptors: the end is told at once. */
 void hvi_input_start(struct hvi_input *in, uv_loop_t *loop,
                      void (*on_data)(void *, const char *, size_t), void *data);
+/** Takes effect after what is being read. */
 void hvi_input_pause(struct hvi_input *in);
 void hvi_input_resume(struct hvi_input *in);
+/** The loop must run until its thread has come back. Safe when not started. */
 void hvi_input_close(struct hvi_input *in);
+void hvi_input_fini(struct hvi_input *in); /* after the loop has run */
 
 #endif

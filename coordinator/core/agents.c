@@ -1,7 +1,7 @@
 /*
- * Agents: one a host, the authority on its processes. AGENT_HELLO, then RANK_STARTED and
- * RANK_EXITED of its ranks, HEARTBEAT both ways, PROC_STATE answers. An agent that is
- * silent for the lease, or ends without FINAL, takes its host's ranks with it.
+ * Agents: one a host, the authority on its processes. AGENT_HELLO, then RANK_STARTED
+ * and RANK_EXITED of its ranks, HEARTBEAT both ways, PROC_STATE answers. An agent that
+ * is silent for the lease, or ends without FINAL, takes its host's ranks with it.
  */
 #include "coordinator/core/state.h"
 
@@ -23,7 +23,8 @@ static void agent_hello(struct hvi_core *core, struct conn *c, const Hvi__AgentH
     hvi_text_add_peer(&t, m->version);
     hvi_text_add(&t, " on host ");
     hvi_text_add_peer(&t, m->host);
-    hvi_emit_note(core, HVI_NOTE_FATAL, "%s, hvd-coordinator %s", t.s, core->cfg.version);
+    hvi_emit_note(core, HVI_NOTE_FATAL, "%s, hvd-coordinator %s", t.s,
+                  core->cfg.version);
     hvi_emit_close(core, c);
     hvi_core_drop(core, c);
 }
@@ -42,7 +43,8 @@ static bool own_slot(struct hvi_core *core, struct conn *c, int32_t slot)
     return true;
 }
 
-static void rank_started(struct hvi_core *core, struct conn *c, const Hvi__RankStarted *m)
+static void rank_started(struct hvi_core *core, struct conn *c,
+                         const Hvi__RankStarted *m)
 {
     struct proc *p;
 

@@ -306,8 +306,8 @@ static void member_message(struct hvi_core *core, struct conn *c, struct hvi_msg
 static uint32_t epoch_of(const struct hvi_msg *msg)
 {
     switch (msg->type) {
-#define EPOCH_(name, type)                                                               \
-    case HVI_MSG_##name:                                                                 \
+#define EPOCH_(name, type)                                                             \
+    case HVI_MSG_##name:                                                               \
         return ((const Hvi__##type *)msg->body)->epoch;
         EPOCH_(FORMED, Formed)
         EPOCH_(ANNOUNCE, Announce)
@@ -329,8 +329,8 @@ static uint32_t epoch_of(const struct hvi_msg *msg)
 static void from_member(struct hvi_core *core, struct conn *c, struct hvi_msg *msg)
 {
     if (epoch_of(msg) != core->epoch)
-        hvi_core_violation(core, c, "%s of epoch %u in epoch %u", hvi_msg_name(msg->type),
-                           epoch_of(msg), core->epoch);
+        hvi_core_violation(core, c, "%s of epoch %u in epoch %u",
+                           hvi_msg_name(msg->type), epoch_of(msg), core->epoch);
     else if (msg->type == HVI_MSG_BYE)
         hvi_epoch_bye(core, c);
     else if (core->phase == EP_BROKEN)

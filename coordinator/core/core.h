@@ -1,10 +1,12 @@
 /**
  * The coordinator's mind: one event in, actions out. No sockets, no clock, no uv.h; the
- * same events give the same actions. coordinator/net feeds it and performs what it says.
+ * same events give the same actions. coordinator/net feeds it and performs what it
+ * says.
  *
- * Life of a job: ranks say HELLO; when all have come the core forms an *epoch* (WELCOME,
- * FORMED, GO), negotiates operations until every rank has said BYE or one is lost (CLOSED),
- * and then is ready for the next epoch. proto/PROTOCOL.md sections 5 and 6.
+ * Life of a job: ranks say HELLO; when all have come the core forms an *epoch*
+ * (WELCOME, FORMED, GO), negotiates operations until every rank has said BYE or one is
+ * lost (CLOSED), and then is ready for the next epoch. proto/PROTOCOL.md sections 5
+ * and 6.
  */
 #ifndef HVI_COORDINATOR_CORE_CORE_H
 #define HVI_COORDINATOR_CORE_CORE_H
@@ -19,17 +21,18 @@
 
 /** Zero a field to get the default named here. */
 struct hvi_core_config {
-    const char *version;       /* our version text; compared with HELLO's */
-    uint32_t np;               /* ranks of the job, 1..HVD_RANKS_MAX */
-    const char *const *hosts;  /* [np] host of every slot, in rank order; NULL: no plan */
-    uint32_t start_timeout_ms; /* 30,000 */
-    uint64_t fusion_bytes;     /* 64 MiB */
-    uint32_t cache_capacity;   /* 4,096 ids */
-    uint32_t stall_warn_ms;    /* 0 = off */
+    const char *version; /* our version text; compared with HELLO's */
+    uint32_t np;         /* ranks of the job, 1..HVD_RANKS_MAX */
+    const char *const
+        *hosts; /* [np] host of every slot, in rank order; NULL: no plan */
+    uint32_t start_timeout_ms;  /* 30,000 */
+    uint64_t fusion_bytes;      /* 64 MiB */
+    uint32_t cache_capacity;    /* 4,096 ids */
+    uint32_t stall_warn_ms;     /* 0 = off */
     uint32_t stall_shutdown_ms; /* 0 = never */
-    uint32_t lease_ms;         /* 15,000; silence of an agent that counts as loss */
-    int32_t linger_ms;         /* standalone: finish so long after the last epoch; < 0:
-                                * never by ourselves */
+    uint32_t lease_ms;          /* 15,000; silence of an agent that counts as loss */
+    int32_t linger_ms;          /* standalone: finish so long after the last epoch; < 0:
+                                 * never by ourselves */
 };
 
 enum hvi_event_kind {
@@ -44,11 +47,11 @@ enum hvi_event_kind {
 
 struct hvi_event {
     enum hvi_event_kind kind;
-    uint64_t conn;        /* chosen by net, never reused; not for TICK and STOP */
-    bool agent;           /* OPENED: role agent, else worker */
+    uint64_t conn;          /* chosen by net, never reused; not for TICK and STOP */
+    bool agent;             /* OPENED: role agent, else worker */
     const uint8_t *entropy; /* OPENED: [HVI_EPOCH_KEY_BYTES] fresh random bytes */
-    struct hvi_msg *msg;  /* MESSAGE: the core takes the body (sets it NULL) */
-    uint32_t epoch;       /* READY */
+    struct hvi_msg *msg;    /* MESSAGE: the core takes the body (sets it NULL) */
+    uint32_t epoch;         /* READY */
     const struct hvi_ready_id *ids; /* READY: [nids], borrowed */
     uint32_t nids;
     const char *text; /* CLOSED: why, NULL = end of file; STOP: cause for the ranks */
@@ -88,8 +91,8 @@ struct hvi_action {
     bool droppable;        /* SEND: may be dropped when the peer is slow */
     enum hvi_note_kind note;
     int32_t rank; /* NOTE: LEFT, LOST; else -1 */
-    char *text;  /* NOTE: owned, printable */
-    int status;  /* FINISH: exit status of the program */
+    char *text;   /* NOTE: owned, printable */
+    int status;   /* FINISH: exit status of the program */
 };
 
 /** Zero-initialized is empty. */

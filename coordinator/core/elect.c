@@ -46,8 +46,8 @@ static int32_t free_slot(const bool *taken, int32_t count, const char *const *ho
     return -1;
 }
 
-void hvi_elect_ranks(const struct hvi_candidate *c, int32_t count, const char *const *hosts,
-                     int32_t *ranks)
+void hvi_elect_ranks(const struct hvi_candidate *c, int32_t count,
+                     const char *const *hosts, int32_t *ranks)
 {
     bool taken[HVD_RANKS_MAX] = {false};
     int32_t arrival[HVD_RANKS_MAX];

@@ -1,9 +1,10 @@
 /*
- * How members leave. BYE: the others' operations that need the rank fail, the epoch goes
- * on. End of connection without BYE, or the agent's word that the process ended: a loss;
- * CLOSED tells all others who and why, once. Each evidence waits HVI_VERDICT_MS for the
- * other: an end of file for the agent's word on how the process ended, an exit for the BYE
- * that may still lie in the connection. The epoch is over when every member has ended.
+ * How members leave. BYE: the others' operations that need the rank fail, the epoch
+ * goes on. End of connection without BYE, or the agent's word that the process ended: a
+ * loss; CLOSED tells all others who and why, once. Each evidence waits HVI_VERDICT_MS
+ * for the other: an end of file for the agent's word on how the process ended, an exit
+ * for the BYE that may still lie in the connection. The epoch is over when every member
+ * has ended.
  */
 #include "coordinator/core/state.h"
 
@@ -169,7 +170,8 @@ void hvi_epoch_bye(struct hvi_core *core, struct conn *c)
     m->conn = NULL;
     c->state = CONN_LEFT;
     if (core->phase == EP_FORMING) {
-        hvi_epoch_close(core, rank, "shut down while the job was forming", HVD_ESHUTDOWN);
+        hvi_epoch_close(core, rank, "shut down while the job was forming",
+                        HVD_ESHUTDOWN);
     } else if (core->phase == EP_OPEN) {
         core->gone_any = true;
         rankset_add(&core->gone, rank);

@@ -1,8 +1,9 @@
 /*
- * Forming an epoch. Happy path: HELLO of all ranks of the job, WELCOME to all, FORMED from
- * all, GO to all. A HELLO is refused alone when it is itself wrong; all that wait are
- * refused when the job cannot form: start timeout, a rank that exited, settings that
- * differ. A HELLO of a rank whose old epoch is not over waits, under the same timeout.
+ * Forming an epoch. Happy path: HELLO of all ranks of the job, WELCOME to all, FORMED
+ * from all, GO to all. A HELLO is refused alone when it is itself wrong; all that wait
+ * are refused when the job cannot form: start timeout, a rank that exited, settings
+ * that differ. A HELLO of a rank whose old epoch is not over waits, under the same
+ * timeout.
  */
 #include "coordinator/core/state.h"
 
@@ -51,7 +52,8 @@ static void refuse(struct hvi_core *core, struct conn *c, int32_t want,
     hvi_core_drop(core, c);
 }
 
-void hvi_form_refuse_all(struct hvi_core *core, enum hvd_status status, const char *text)
+void hvi_form_refuse_all(struct hvi_core *core, enum hvd_status status,
+                         const char *text)
 {
     struct hvi_link *it, *tmp;
 
@@ -80,7 +82,8 @@ static enum hvd_status check_version(const struct hvi_core *core, const Hvi__Hel
     hvi_text_add_peer(t, h->version);
     hvi_text_add(t, " in ");
     add_hello(t, h);
-    hvi_text_add(t, ", hvd-coordinator %s; use one version everywhere", core->cfg.version);
+    hvi_text_add(t, ", hvd-coordinator %s; use one version everywhere",
+                 core->cfg.version);
     return HVD_EVERSION;
 }
 
@@ -361,7 +364,8 @@ static enum hvd_status make_psets(struct hvi_core *core, struct text *t)
         Hvi__PsetDef *d = h->psets[i];
 
         rc = hvi_psets_check(d->ranks, d->n_ranks, core->size, t);
-        if (rc == HVD_OK && hvi_psets_equal(core, d->ranks, (int32_t)d->n_ranks) != NULL) {
+        if (rc == HVD_OK &&
+            hvi_psets_equal(core, d->ranks, (int32_t)d->n_ranks) != NULL) {
             hvi_text_add(t, "two process sets have the same ranks");
             rc = HVD_EDUPLICATE;
         }
@@ -488,7 +492,8 @@ static void send_welcome(struct hvi_core *core, int32_t rank)
     f = hvi_emit_frame(core, HVI_MSG_WELCOME, &w);
     if (f == NULL)
         return;
-    bytes = hvi_buf_size(&f->head) - HVI_FRAME_HEADER_BYTES + hvi_buf_size(&core->peers->head);
+    bytes = hvi_buf_size(&f->head) - HVI_FRAME_HEADER_BYTES +
+            hvi_buf_size(&core->peers->head);
     hvi_cursor_init(&cur, f->head.data + f->head.off + 8, 4);
     hvi_put_u32(&cur, (uint32_t)bytes);
     f->tail = core->peers;
@@ -509,7 +514,8 @@ static void welcome_all(struct hvi_core *core)
 
 /* ---- the members */
 
-static const struct served *find_served(const struct hvi_core *core, const Hvi__Hello *h)
+static const struct served *find_served(const struct hvi_core *core,
+                                        const Hvi__Hello *h)
 {
     for (int32_t i = 0; i < core->nserved; i++)
         if (core->served[i].pid == h->pid && strcmp(core->served[i].host, h->host) == 0)
@@ -681,7 +687,8 @@ static void form_failed(struct hvi_core *core, int32_t rank, const Hvi__Formed *
     hvi_text_add(&t, "could not form the %s data plane: ",
                  core->plane == HVI_PLANE_SHM ? "shm" : "tcp");
     hvi_text_add_peer(&t, m->text);
-    hvi_epoch_close(core, rank, t.s, m->status < 0 ? (enum hvd_status)m->status : HVD_EIO);
+    hvi_epoch_close(core, rank, t.s,
+                    m->status < 0 ? (enum hvd_status)m->status : HVD_EIO);
 }
 
 void hvi_form_formed(struct hvi_core *core, struct conn *c, const Hvi__Formed *m)

@@ -1,7 +1,7 @@
 /*
  * First-time operations (PROTOCOL.md section 5). Happy path: every member announces the
- * name; the requests are equal; the name gets an id (ASSIGN to all members). On plane tcp
- * that also makes the id ready on those who announced it.
+ * name; the requests are equal; the name gets an id (ASSIGN to all members). On plane
+ * tcp that also makes the id ready on those who announced it.
  *
  * Failure paths: requests differ, or a member has joined and the kind is not allreduce:
  * FAIL to all members, the job goes on. A rank announces another request under a name
@@ -157,8 +157,9 @@ static bool add_variant(struct hvi_core *core, struct op *op, struct hvi_request
 
 /* ---- failing */
 
-static void send_fail(struct hvi_core *core, const struct rankset *who, const char *name,
-                      uint32_t pset, enum hvd_status status, const char *text)
+static void send_fail(struct hvi_core *core, const struct rankset *who,
+                      const char *name, uint32_t pset, enum hvd_status status,
+                      const char *text)
 {
     Hvi__Fail m = HVI__FAIL__INIT;
 
@@ -196,7 +197,8 @@ static int32_t lowest(const struct rankset *who)
     return r;
 }
 
-/* "the ranks disagree: shape [2] on rank 0, [3] on rank 2 (ranks 0 and 1 agree, ...)" */
+/* "the ranks disagree: shape [2] on rank 0, [3] on rank 2 (ranks 0 and 1 agree, ...)"
+ */
 static void fail_mismatch(struct hvi_core *core, struct op *op)
 {
     struct variant *a = op->variants, *b = NULL;
@@ -361,9 +363,10 @@ static void decide_op(struct hvi_core *core, struct op *op)
 
 /* ---- messages */
 
-/* Of a request that is not of this coordinator's memory limits. The others will name the
- * rank as missing. */
-static bool over_limit(struct hvi_core *core, struct conn *c, const struct hvi_request *r)
+/* Of a request that is not of this coordinator's memory limits. The others will name
+ * the rank as missing. */
+static bool over_limit(struct hvi_core *core, struct conn *c,
+                       const struct hvi_request *r)
 {
     const struct member *m = hvi_core_member(core, c);
     struct rankset only = {{0}};
@@ -372,8 +375,9 @@ static bool over_limit(struct hvi_core *core, struct conn *c, const struct hvi_r
     if (m->npending < HVI_PENDING_MAX &&
         m->pending_bytes + request_cost(r) <= HVI_PENDING_MAX_BYTES)
         return false;
-    hvi_text_add(&t, "rank %d has %u operations pending that other ranks have not submitted",
-                 c->rank, m->npending);
+    hvi_text_add(
+        &t, "rank %d has %u operations pending that other ranks have not submitted",
+        c->rank, m->npending);
     rankset_add(&only, c->rank);
     send_fail(core, &only, r->name, r->pset, HVD_ELIMIT, t.s);
     return true;
@@ -450,7 +454,8 @@ static bool take_request(struct hvi_core *core, struct conn *c, struct hvi_reque
     return true;
 }
 
-void hvi_negotiate_announce(struct hvi_core *core, struct conn *c, const Hvi__Announce *m)
+void hvi_negotiate_announce(struct hvi_core *core, struct conn *c,
+                            const Hvi__Announce *m)
 {
     for (size_t i = 0; i < m->n_requests && !core->oom; i++) {
         struct hvi_request *req = NULL;
@@ -470,7 +475,8 @@ void hvi_negotiate_announce(struct hvi_core *core, struct conn *c, const Hvi__An
     }
 }
 
-void hvi_negotiate_withdraw(struct hvi_core *core, struct conn *c, const Hvi__Withdraw *m)
+void hvi_negotiate_withdraw(struct hvi_core *core, struct conn *c,
+                            const Hvi__Withdraw *m)
 {
     struct op *op = hvi_negotiate_op(core, m->pset, m->name);
     struct variant **at;

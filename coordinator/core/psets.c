@@ -1,6 +1,6 @@
 /*
- * Process sets. Adding and removing are calls of all ranks of the epoch: each rank's calls
- * queue here, and when every rank has one its oldest are compared and answered.
+ * Process sets. Adding and removing are calls of all ranks of the epoch: each rank's
+ * calls queue here, and when every rank has one its oldest are compared and answered.
  */
 #include "coordinator/core/state.h"
 
@@ -51,7 +51,8 @@ enum hvd_status hvi_psets_check(int32_t *ranks, size_t nranks, int32_t size,
     return HVD_OK;
 }
 
-struct pset *hvi_psets_equal(struct hvi_core *core, const int32_t *ranks, int32_t nranks)
+struct pset *hvi_psets_equal(struct hvi_core *core, const int32_t *ranks,
+                             int32_t nranks)
 {
     struct pset *set, *tmp;
 
@@ -227,7 +228,8 @@ static void answer(struct hvi_core *core)
         }
     hvi_ready_flush(core);
     if (rc == HVD_OK)
-        rc = first->add ? do_add(core, first, &id, &t) : do_remove(core, first, &id, &t);
+        rc =
+            first->add ? do_add(core, first, &id, &t) : do_remove(core, first, &id, &t);
     if (!core->oom)
         reply(core, NULL, first, id, rc, t.s);
     pop_calls(core);

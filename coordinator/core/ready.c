@@ -68,7 +68,8 @@ void hvi_ready_frame(struct hvi_core *core, struct conn *c, uint32_t epoch,
                      const struct hvi_ready_id *ids, uint32_t nids)
 {
     if (epoch != core->epoch) {
-        hvi_core_violation(core, c, "READY of epoch %u in epoch %u", epoch, core->epoch);
+        hvi_core_violation(core, c, "READY of epoch %u in epoch %u", epoch,
+                           core->epoch);
         return;
     }
     if (core->plane != HVI_PLANE_TCP) {
@@ -110,7 +111,8 @@ static bool spoiled(const struct hvi_core *core, const struct slot *s)
            hvi_negotiate_joined(core, s->set, &s->ready) > 0;
 }
 
-/* Moves the ids that run with queue[at] to ids; what is taken is marked as not queued. */
+/* Moves the ids that run with queue[at] to ids; what is taken is marked as not queued.
+ */
 static uint32_t collect_group(struct hvi_core *core, uint32_t at, uint32_t *ids)
 {
     struct slot *first = &core->slots[core->queue[at]];

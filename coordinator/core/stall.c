@@ -1,8 +1,8 @@
 /*
- * Stall reports. A rank says STALLED; the coordinator adds who is missing, asks those with
- * PROBE and their agents with PROC_PROBE, and writes one report when all have answered or
- * after HVI_PROBE_MS. Once per warning time and name; other operations that wait for the
- * same ranks are only counted.
+ * Stall reports. A rank says STALLED; the coordinator adds who is missing, asks those
+ * with PROBE and their agents with PROC_PROBE, and writes one report when all have
+ * answered or after HVI_PROBE_MS. Once per warning time and name; other operations that
+ * wait for the same ranks are only counted.
  */
 #include "coordinator/core/state.h"
 
@@ -151,7 +151,8 @@ static struct stall *find_stall(struct hvi_core *core, uint64_t probe)
     return NULL;
 }
 
-static struct stall_answer *answer_of(struct hvi_core *core, struct stall *s, int32_t rank)
+static struct stall_answer *answer_of(struct hvi_core *core, struct stall *s,
+                                      int32_t rank)
 {
     struct stall_answer *a;
 
@@ -194,15 +195,16 @@ static void drop_waiting(const struct hvi_core *core, struct stall *s)
     for (int32_t r = 0; r < core->size; r++) {
         const struct stall_answer *a = rankset_has(&left, r) ? heard(s, r) : NULL;
 
-        if (a != NULL && a->doing != NULL && strncmp(a->doing, start, strlen(start)) == 0)
+        if (a != NULL && a->doing != NULL &&
+            strncmp(a->doing, start, strlen(start)) == 0)
             rankset_del(&left, r);
     }
     if (!no_ranks(&left))
         s->missing = left;
 }
 
-static void add_state(struct text *t, const struct hvi_core *core, const struct stall *s,
-                      int32_t rank)
+static void add_state(struct text *t, const struct hvi_core *core,
+                      const struct stall *s, int32_t rank)
 {
     const struct member *m = &core->members[rank];
     const struct stall_answer *a = heard(s, rank);

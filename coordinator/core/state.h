@@ -17,10 +17,11 @@
 #define HVI_HEARTBEAT_MS 2000 /* to agents */
 #define HVI_PENDING_MAX 65536 /* announced operations of one rank */
 #define HVI_PENDING_MAX_BYTES ((uint64_t)64 << 20)
-#define HVI_PSETS_MAX 4096      /* living process sets */
-#define HVI_PSET_CALLS_MAX 64   /* unanswered calls of one rank */
+#define HVI_PSETS_MAX 4096    /* living process sets */
+#define HVI_PSET_CALLS_MAX 64 /* unanswered calls of one rank */
 #define HVI_SHM_RANKS_MAX 256
-#define HVI_IDS_MAX 4096 /* ids in use; what a worker's table and the host board hold */
+#define HVI_IDS_MAX 4096 /* ids in use; what a worker's table and the host board hold  \
+                          */
 #define HVI_PLANE_SHM 1
 #define HVI_PLANE_TCP 2
 
@@ -57,8 +58,8 @@ struct conn {
     bool agent;
     enum conn_state state;
     uint8_t entropy[HVI_EPOCH_KEY_BYTES];
-    Hvi__Hello *hello;   /* WAITS, MEMBER, LEFT: owned */
-    int32_t rank;        /* MEMBER, LEFT: rank of the epoch */
+    Hvi__Hello *hello;    /* WAITS, MEMBER, LEFT: owned */
+    int32_t rank;         /* MEMBER, LEFT: rank of the epoch */
     struct hvi_link link; /* WAITS */
     /* agents */
     char *host;
@@ -189,9 +190,9 @@ struct hvi_core {
     struct conn *conns;
     struct hvi_link waiting; /* of conn.link, in order of arrival */
     int32_t nwaiting;
-    int64_t start_by_ms; /* -1: nobody waits */
-    struct proc *procs;     /* [np] */
-    struct served *served;  /* [nserved] */
+    int64_t start_by_ms;   /* -1: nobody waits */
+    struct proc *procs;    /* [np] */
+    struct served *served; /* [nserved] */
     int32_t nserved, nagents;
 
     /* epoch */
@@ -240,7 +241,8 @@ char *hvi_core_strdup(struct hvi_core *core, const char *text);
 struct conn *hvi_core_conn(struct hvi_core *core, uint64_t id);
 /** Forget and free; no action. */
 void hvi_core_drop(struct hvi_core *core, struct conn *c);
-/** The peer broke the rules: tell it, close it, and count a member as lost. c is gone. */
+/** The peer broke the rules: tell it, close it, and count a member as lost. c is gone.
+ */
 void hvi_core_violation(struct hvi_core *core, struct conn *c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /** The agent of a slot, or NULL. */
@@ -293,7 +295,8 @@ void hvi_form_check_exited(struct hvi_core *core);
 /** Starts the next epoch when all are there and the old one is over. */
 void hvi_form_try(struct hvi_core *core);
 void hvi_form_tick(struct hvi_core *core);
-void hvi_form_refuse_all(struct hvi_core *core, enum hvd_status status, const char *text);
+void hvi_form_refuse_all(struct hvi_core *core, enum hvd_status status,
+                         const char *text);
 
 /* ---- epoch.c */
 void hvi_epoch_bye(struct hvi_core *core, struct conn *c);
@@ -341,7 +344,8 @@ struct slot *hvi_negotiate_slot(struct hvi_core *core, uint32_t pset, const char
 /* ---- ready.c */
 void hvi_ready_frame(struct hvi_core *core, struct conn *c, uint32_t epoch,
                      const struct hvi_ready_id *ids, uint32_t nids);
-/** The rank has it ready; an old generation is ignored. false: a violation, c is gone. */
+/** The rank has it ready; an old generation is ignored. false: a violation, c is gone.
+ */
 bool hvi_ready_mark(struct hvi_core *core, struct conn *c, uint32_t id,
                     uint32_t generation);
 void hvi_ready_complete(struct hvi_core *core, struct slot *slot);
@@ -359,9 +363,11 @@ struct pset *hvi_psets_find(struct hvi_core *core, uint32_t id);
 enum hvd_status hvi_psets_check(int32_t *ranks, size_t nranks, int32_t size,
                                 struct text *t);
 /** The living set of exactly these ranks (ascending), set 0 too, or NULL. */
-struct pset *hvi_psets_equal(struct hvi_core *core, const int32_t *ranks, int32_t nranks);
+struct pset *hvi_psets_equal(struct hvi_core *core, const int32_t *ranks,
+                             int32_t nranks);
 /** NULL: out of memory. */
-struct pset *hvi_psets_make(struct hvi_core *core, const int32_t *ranks, int32_t nranks);
+struct pset *hvi_psets_make(struct hvi_core *core, const int32_t *ranks,
+                            int32_t nranks);
 void hvi_psets_call(struct hvi_core *core, struct conn *c, bool add, uint32_t pset,
                     const int32_t *ranks, size_t nranks);
 void hvi_psets_gone(struct hvi_core *core);
@@ -378,7 +384,8 @@ int64_t hvi_stall_deadline(const struct hvi_core *core);
 void hvi_stall_end(struct hvi_core *core);
 
 /* ---- small helpers */
-static inline struct member *hvi_core_member(struct hvi_core *core, const struct conn *c)
+static inline struct member *hvi_core_member(struct hvi_core *core,
+                                             const struct conn *c)
 {
     return &core->members[c->rank];
 }

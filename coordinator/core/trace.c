@@ -77,7 +77,8 @@ static void add_body(struct line *l, const struct hvi_msg *msg)
 
     switch (msg->type) {
     case HVI_MSG_REFUSED:
-        add(l, " %s", hvi_status_name((enum hvd_status)((const Hvi__Refused *)b)->status));
+        add(l, " %s",
+            hvi_status_name((enum hvd_status)((const Hvi__Refused *)b)->status));
         add_string(l, "text", ((const Hvi__Refused *)b)->text);
         break;
     case HVI_MSG_WELCOME:

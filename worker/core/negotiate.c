@@ -25,6 +25,7 @@
 
 #define ANNOUNCE_MAX_REQUESTS 256
 #define ANNOUNCE_MAX_BYTES (256 * 1024) /* estimate; a frame holds 1 MiB */
+#define STALL_LOOK_MS 1000 /* publishing wakes no one: look this often */
 
 void hvi_entry_free(struct hvi_entry *e)
 {
@@ -1063,9 +1064,9 @@ int hvi_negotiate_stalls(struct hvi_ctx *c, int64_t now_ms)
 {
     struct hvi_entry *e;
     struct hvi_entry *next;
-    int64_t soonest = -1;
+    int64_t soonest = c->stall_warn_ms < STALL_LOOK_MS ? c->stall_warn_ms : STALL_LOOK_MS;
 
-    if (c->stall_warn_ms == 0 || c->mode == HVI_MODE_SOLO)
+    if (c->stall_warn_ms == 0)
         return -1;
     pthread_mutex_lock(&c->lock);
     HASH_ITER(hh, c->inflight, e, next)
@@ -1076,7 +1077,7 @@ int hvi_negotiate_stalls(struct hvi_ctx *c, int64_t now_ms)
             report_stall(c, e, now_ms);
             e->stall_next_ms = now_ms + c->stall_warn_ms;
         }
-        if (soonest < 0 || e->stall_next_ms - now_ms < soonest)
+        if (e->stall_next_ms - now_ms < soonest)
             soonest = e->stall_next_ms - now_ms;
     }
     pthread_mutex_unlock(&c->lock);

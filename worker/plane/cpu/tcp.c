@@ -637,6 +637,7 @@ static enum hvd_status get_memory(struct hvi_tcp *t, struct hvi_err *err)
     size_t n = (size_t)t->size;
 
     t->part_bytes = part_bytes(t->size);
+    t->small_bytes = HVI_TCP_SMALL_BYTES;
     t->polls = calloc(n + 1, sizeof(*t->polls));
     t->polled = calloc(n, sizeof(*t->polled));
     t->absent = calloc(n, HVI_TCP_WINDOW);
@@ -712,4 +713,13 @@ enum hvd_status hvi_tcp_new(int rank, int size, const int *fds, struct hvi_plane
 done:
     tcp_free(t == NULL ? NULL : &t->base);
     return rc;
+}
+
+void hvi_tcp_set_part(struct hvi_plane *p, int64_t bytes)
+{
+    struct hvi_tcp *t = from_plane(p);
+
+    HVI_ASSERT(bytes > 0 && bytes % 64 == 0 && bytes <= t->part_bytes);
+    t->part_bytes = bytes;
+    t->small_bytes = bytes < HVI_TCP_SMALL_BYTES ? bytes : HVI_TCP_SMALL_BYTES;
 }

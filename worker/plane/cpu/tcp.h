@@ -99,7 +99,8 @@ struct hvi_tcp {
     int32_t *polled;      /* [size] member of every entry */
     uint64_t last_seq;
     bool ran;
-    int64_t part_bytes; /* largest reduced message; staging is [size][window] of them */
+    int64_t part_bytes;  /* largest reduced message; staging is [size][window] of them */
+    int64_t small_bytes; /* payload up to here: everyone folds everything */
     uint8_t *staging;
     uint8_t *scrap;  /* [part_bytes] where unwanted payload goes */
     uint8_t *absent; /* [size][window] the member has joined */
@@ -133,6 +134,10 @@ bool hvi_tcp_add(struct hvi_tcp_list *l, const void *data, int64_t size_bytes);
 bool hvi_tcp_add_zeros(struct hvi_tcp_list *l, int64_t size_bytes);
 bool hvi_tcp_add_scrap(const struct hvi_tcp *t, struct hvi_tcp_list *l,
                        int64_t size_bytes);
+
+/** For tests: cut as if part_bytes (a multiple of 64) were the largest reduced message and
+ *  the least payload that is sliced; equal on all ranks, before the first group. */
+void hvi_tcp_set_part(struct hvi_plane *p, int64_t part_bytes);
 
 /** One start per kind (facts are set); each sets `kind`. */
 enum hvd_status hvi_tcp_allreduce_start(struct hvi_tcp *t, struct hvi_err *err);

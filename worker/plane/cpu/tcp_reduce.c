@@ -429,7 +429,7 @@ static int64_t choose_part(const struct hvi_tcp *t, bool whole)
 enum hvd_status hvi_tcp_allreduce_start(struct hvi_tcp *t, struct hvi_err *err)
 {
     int32_t n = t->g->nmembers;
-    bool whole = n <= 2 || t->facts.total_bytes <= HVI_TCP_SMALL_BYTES;
+    bool whole = n <= 2 || t->facts.total_bytes <= t->small_bytes;
     enum hvd_status rc;
 
     t->part_elems = choose_part(t, whole);

@@ -25,7 +25,7 @@ enum { NDIM_MAX = 8 };
 
 /* What must live from Start to the end of WaitAll. */
 struct slot {
-    struct TF_Tensor *in;  /* NULL when the sum is made in place */
+    struct TF_Tensor *in;  /* NULL when in place, and once complete */
     struct TF_Tensor *out; /* NULL for a gather, until WaitAll */
     int ndim;
     int64_t dims[NDIM_MAX];
@@ -39,7 +39,7 @@ struct start_kernel {
 static struct tf_capi tf;
 static int missing_count;
 static void *last_result; /* data of the last output of WaitAll, for the copy test */
-static long dealloc_count;
+static long dealloc_count, done_count;
 
 /* ---- shared helpers ------------------------------------------------------------- */
 
@@ -65,6 +65,17 @@ static void free_slot(struct slot *s)
     if (s->out != NULL)
         tf.TF_DeleteTensor(s->out);
     free(s);
+}
+
+/* On completion the input is no longer needed, whenever WaitAll comes. */
+static void drop_input(void *arg)
+{
+    struct slot *slot = arg;
+
+    if (slot->in != NULL)
+        tf.TF_DeleteTensor(slot->in);
+    slot->in = NULL;
+    __atomic_add_fetch(&done_count, 1, __ATOMIC_RELAXED);
 }
 
 static void free_result(void *data, size_t size_bytes, void *arg)
@@ -183,6 +194,7 @@ static void start_compute(void *kernel, struct TF_OpKernelContext *ctx)
     op.elem_count =
         (size_t)tf.TF_TensorElementCount(slot->in != NULL ? slot->in : slot->out);
     op.out = slot->out != NULL ? tf.TF_TensorData(slot->out) : NULL;
+    op.done = drop_input;
     op.arg = slot;
     rc = pair_enqueue(&op, &handle);
     if (rc != PAIR_OK) {
@@ -377,6 +389,12 @@ TRIAL_API long trial_deallocs(void);
 long trial_deallocs(void)
 {
     return __atomic_load_n(&dealloc_count, __ATOMIC_RELAXED);
+}
+
+TRIAL_API long trial_dones(void);
+long trial_dones(void)
+{
+    return __atomic_load_n(&done_count, __ATOMIC_RELAXED);
 }
 
 TRIAL_API int trial_live(void);

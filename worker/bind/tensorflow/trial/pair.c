@@ -99,6 +99,8 @@ static void complete(struct pair_op *op, enum pair_status status, const char *er
     snprintf(op->error, sizeof(op->error), "%s", error);
     op->complete = 1;
     note_locked("done", op->name);
+    if (op->done != NULL)
+        op->done(op->arg);
     pthread_cond_broadcast(&changed);
 }
 

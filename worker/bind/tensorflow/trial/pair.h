@@ -32,6 +32,9 @@ struct pair_op {
     size_t elem_count;
     float *out; /* SUM: caller's; GATHER: NULL, then ours, 64-byte aligned */
     size_t out_elem_count;
+    /* Called once on completion, on a thread of ours, from which no call may be made.
+     */
+    void (*done)(void *arg);
     void *arg; /* caller's */
     int sent, complete;
     enum pair_status status;

@@ -100,6 +100,7 @@ class Rank:
         self.c = ctypes.CDLL(library)
         self.c.trial_last_result.restype = ctypes.c_void_p
         self.c.trial_deallocs.restype = ctypes.c_long
+        self.c.trial_dones.restype = ctypes.c_long
 
     def independent(self, op):
         """Exempt one op from automatic control dependencies (inside tf.function)."""
@@ -581,7 +582,7 @@ def mismatch(r):
 def unwaited(r):
     """A Start whose WaitAll never runs, because another op of the step failed."""
     tf = r.tf
-    before = r.c.trial_live()
+    before, dones = r.c.trial_live(), r.c.trial_dones()
 
     @tf.function
     def f(x):
@@ -593,7 +594,8 @@ def unwaited(r):
     except tf.errors.InvalidArgumentError:
         pass
     time.sleep(0.3)
-    return f"handles left behind: {r.c.trial_live() - before}"
+    return (f"handles left behind: {r.c.trial_live() - before}, "
+            f"inputs let go by done: {r.c.trial_dones() - dones}")
 
 
 def overlap(r):

@@ -1,0 +1,145 @@
+#include "coordinator/net/listen.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static enum hvd_status cannot(struct hvi_err *err, const char *where, int rc)
+{
+    return hvi_fail(err, HVD_EIO, "cannot listen on %s: %s%s", where, uv_strerror(rc),
+                    rc == UV_EADDRINUSE ? "; is another coordinator running there?"
+                                        : "");
+}
+
+/* A socket file that nobody listens on is left from a coordinator that was killed. */
+static bool stale(const char *path)
+{
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    struct stat st;
+    bool refused;
+    int fd;
+
+    if (lstat(path, &st) != 0 || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid())
+        return false;
+    memcpy(sa.sun_path, path, strlen(path) + 1);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return false;
+    refused =
+        connect(fd, (struct sockaddr *)&sa, sizeof sa) != 0 && errno == ECONNREFUSED;
+    close(fd);
+    return refused;
+}
+
+static enum hvd_status listen_unix(struct hvi_listener *l, uv_loop_t *loop,
+                                   const char *path, uv_connection_cb cb,
+                                   struct hvi_err *err)
+{
+    mode_t before;
+    int rc;
+
+    if (path[0] == '\0' || strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path)
+        return hvi_fail(err, HVD_EINVAL, "a socket path has 1 to %zu bytes: '%s'",
+                        sizeof((struct sockaddr_un *)0)->sun_path - 1, path);
+    uv_pipe_init(loop, &l->u.pipe, 0);
+    l->open = true;
+    before = umask(0177); /* only this user may connect */
+    rc = uv_pipe_bind(&l->u.pipe, path);
+    if (rc == UV_EADDRINUSE && stale(path) && unlink(path) == 0)
+        rc = uv_pipe_bind(&l->u.pipe, path);
+    umask(before);
+    snprintf(l->endpoint, sizeof l->endpoint, "unix:%s", path);
+    if (rc == 0)
+        rc = uv_listen(&l->u.stream, HVI_LISTEN_BACKLOG, cb);
+    return rc == 0 ? HVD_OK : cannot(err, l->endpoint, rc);
+}
+
+/* "ADDRESS:PORT"; brackets around IPv6. Text is cut into host and port. */
+static bool split(const char *text, char host[256], char port[8])
+{
+    const char *colon = strrchr(text, ':');
+    size_t n = colon != NULL ? (size_t)(colon - text) : 0;
+
+    if (colon == NULL || strlen(colon + 1) == 0 || strlen(colon + 1) > 5 ||
+        strspn(colon + 1, "0123456789") != strlen(colon + 1) || n > 255)
+        return false;
+    snprintf(port, 8, "%s", colon + 1);
+    if (n >= 2 && text[0] == '[' && text[n - 1] == ']') {
+        text++;
+        n -= 2;
+    }
+    memcpy(host, text, n);
+    host[n] = '\0';
+    return true;
+}
+
+static void name_tcp(struct hvi_listener *l)
+{
+    struct sockaddr_storage ss;
+    char ip[INET6_ADDRSTRLEN] = "?";
+    int n = sizeof ss;
+    unsigned port;
+
+    if (uv_tcp_getsockname(&l->u.tcp, (struct sockaddr *)&ss, &n) != 0)
+        return;
+    uv_ip_name((struct sockaddr *)&ss, ip, sizeof ip);
+    port = ntohs(ss.ss_family == AF_INET ? ((struct sockaddr_in *)&ss)->sin_port
+                                         : ((struct sockaddr_in6 *)&ss)->sin6_port);
+    snprintf(l->endpoint, sizeof l->endpoint,
+             ss.ss_family == AF_INET6 ? "tcp:[%s]:%u" : "tcp:%s:%u", ip, port);
+}
+
+static enum hvd_status listen_tcp(struct hvi_listener *l, uv_loop_t *loop,
+                                  const char *text, uv_connection_cb cb,
+                                  struct hvi_err *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *list = NULL;
+    char host[256], port[8];
+    int rc;
+
+    if (!split(text, host, port) || strtol(port, NULL, 10) > 65535)
+        return hvi_fail(
+            err, HVD_EINVAL,
+            "'%s' is not an endpoint: write ADDRESS:PORT, [ADDRESS]:PORT or "
+            "unix:PATH",
+            text);
+    if (host[0] == '\0')
+        hints.ai_family = AF_INET;
+    rc = getaddrinfo(host[0] != '\0' ? host : NULL, port, &hints, &list);
+    if (rc != 0)
+        return hvi_fail(err, HVD_EIO, "cannot listen on %s: %s", text,
+                        gai_strerror(rc));
+    uv_tcp_init(loop, &l->u.tcp);
+    l->open = true;
+    rc = uv_tcp_bind(&l->u.tcp, list->ai_addr, 0);
+    freeaddrinfo(list);
+    if (rc == 0)
+        rc = uv_listen(&l->u.stream, HVI_LISTEN_BACKLOG, cb);
+    if (rc != 0)
+        return cannot(err, text, rc);
+    name_tcp(l);
+    return HVD_OK;
+}
+
+enum hvd_status hvi_listen(struct hvi_listener *l, uv_loop_t *loop, const char *where,
+                           uv_connection_cb cb, void *data, struct hvi_err *err)
+{
+    enum hvd_status rc;
+
+    memset(l, 0, sizeof *l);
+    if (strncmp(where, "unix:", 5) == 0)
+        rc = listen_unix(l, loop, where + 5, cb, err);
+    else
+        rc = listen_tcp(l, loop, strncmp(where, "tcp:", 4) == 0 ? where + 4 : where, cb,
+                        err);
+    l->u.handle.data = data;
+    return rc;
+}

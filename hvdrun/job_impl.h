@@ -1,0 +1,120 @@
+/** What the files of a job share: job.c (its life), jobio.c (output, input, signals),
+ *  jobend.c (what went wrong, and stopping). Private to them. */
+#ifndef HVI_HVDRUN_JOB_IMPL_H
+#define HVI_HVDRUN_JOB_IMPL_H
+
+#include "hvdrun/chan.h"
+#include "hvdrun/input.h"
+#include "hvdrun/job.h"
+#include "hvdrun/outmux.h"
+#include "hvdrun/proc.h"
+#include "hvdrun/report.h"
+#include "hvdrun/rundir.h"
+#include "hvdrun/sink.h"
+#include "hvdrun/verdict.h"
+#include "proto/sec/handshake.h"
+
+/* From the first sign of trouble to the verdict: survivors see their calls fail, the last
+ * output arrives, and what the coordinator knows of the order of the deaths. */
+#define HVI_JOB_SETTLE_MS 250
+#define HVI_JOB_HOLD_MS 1000 /* for the own status of the rank that was lost first */
+#define HVI_JOB_END_MS 3000  /* for our own processes to end once all is done */
+#define HVI_JOB_STUCK_MS 3000 /* after the grace time: the agent itself does not answer */
+#define HVI_JOB_ACK_BYTES (64 * 1024)
+#define HVI_JOB_SINK_HIGH_BYTES (4 * 1024 * 1024)
+#define HVI_JOB_STDIN_WINDOW_BYTES (256 * 1024) /* PROTOCOL.md section 4 */
+
+enum hvi_job_phase {
+    HVI_JOB_UNSET = 0,
+    HVI_JOB_RUNNING,
+    HVI_JOB_ENDING, /* all ranks are gone; our own processes go */
+    HVI_JOB_OVER
+};
+
+/** A process of ours with its frame pipes. */
+struct hvi_job_peer {
+    struct hvi_job *job;
+    int host; /* index in the plan; -1: the coordinator */
+    struct hvi_proc proc;
+    struct hvi_chan chan;
+    bool started, up, spec_sent, chan_ended, reaped;
+    int wait_status;
+    char why[160]; /* a damaged channel */
+};
+
+struct hvi_job_rank {
+    int pid, host;
+    int64_t age_ms;
+    bool started, over; /* over: exited, and no more output will come */
+    int open_streams;
+    uint64_t unacked[2];
+    uint64_t stdin_acked;
+};
+
+struct hvi_job {
+    uv_loop_t loop;
+    const struct hvi_opts *opts;
+    const struct hvi_plan *plan;
+    enum hvi_job_phase phase;
+    uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
+    char rundir[HVI_RUNDIR_MAX], endpoint[HVI_RUNDIR_MAX + 16];
+    char cwd[4096];
+    int master_port;
+    struct hvi_job_peer coord, *agent; /* agent: [plan->nhosts] */
+    struct hvi_job_rank *rank;         /* [np] */
+    int nover, nstarted;
+    /* output and input */
+    struct hvi_outmux mux;
+    struct hvi_sink sink[2];
+    int nsinks;
+    int (*file)[2]; /* [np] --output-filename, or NULL */
+    char stamp[64];
+    struct hvi_input input;
+    uint64_t stdin_sent;
+    /* timers and signals */
+    uv_timer_t start_timer, limit_timer, settle_timer, stop_timer, line_timer, end_timer;
+    uv_signal_t signal[12];
+    int nsignals;
+    bool handles_open;
+    /* what went wrong; texts are heap */
+    struct hvi_verdict verdict;
+    struct hvi_report report;
+    char *coord_text, *fatal_text, *agent_text, *start_text;
+    int start_status;
+    int64_t trouble_ms; /* when it began; 0: not yet */
+    bool concluded, stopping, killing;
+    int interrupts;
+    int status; /* decided, or -1 */
+};
+
+/* jobio.c */
+enum hvd_status hvi_job_io_init(struct hvi_job *j, struct hvi_err *err);
+void hvi_job_io_close(struct hvi_job *j);
+void hvi_job_io_fini(struct hvi_job *j);
+bool hvi_job_io_idle(const struct hvi_job *j);
+/** A line of ours among the output: "hvdrun: " + text. */
+void hvi_job_say(struct hvi_job *j, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void hvi_job_output(struct hvi_job *j, const Hvi__Output *m);
+void hvi_job_input_start(struct hvi_job *j);
+void hvi_job_input_acked(struct hvi_job *j, int rank, uint64_t bytes);
+void hvi_job_flush(struct hvi_job *j);
+
+/* jobend.c */
+/** Something went wrong: the verdict follows once it has settled; now: at once. */
+void hvi_job_trouble(struct hvi_job *j, bool now);
+/** Decides and words what went wrong, if anything and not yet done. */
+void hvi_job_conclude(struct hvi_job *j);
+/** Asks all ranks to end; kills them after the grace time. */
+void hvi_job_stop(struct hvi_job *j, int64_t grace_ms);
+/** The job ends with this status because of something that is no rank's failure. */
+void hvi_job_end_with(struct hvi_job *j, int status);
+void hvi_job_signal(struct hvi_job *j, int signo); /* one that hvdrun got */
+void hvi_job_settle_cb(uv_timer_t *t);
+void hvi_job_stuck_cb(uv_timer_t *t);
+
+/* job.c */
+void hvi_job_send_all(struct hvi_job *j, uint32_t type, const void *body);
+void hvi_job_check_over(struct hvi_job *j);
+
+#endif

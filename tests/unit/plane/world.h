@@ -1,0 +1,380 @@
+/**
+ * A group of ranks for tests of the planes: processes (forked, over one memfd or connected
+ * sockets) or threads over the same objects. The body runs once a rank; the first rank that
+ * fails says why, and the test fails with those words. Nothing waits past the deadline.
+ *
+ *     struct world w;
+ *     world_make(&w, WORLD_SHM, 4, 0, 0);
+ *     world_run(&w, WORLD_PROCESSES, body, NULL, 30);
+ *     world_free(&w);
+ */
+#ifndef HVI_TEST_PLANE_WORLD_H
+#define HVI_TEST_PLANE_WORLD_H
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "proto/base/clock.h"
+#include "test.h"
+#include "worker/plane/cpu/cpu.h"
+#include "worker/plane/cpu/tcp.h"
+
+#define WORLD_MAX 64
+
+enum world_plane { WORLD_SHM, WORLD_TCP };
+enum world_how { WORLD_PROCESSES, WORLD_THREADS };
+
+/** Shared by all ranks and the test itself. */
+struct world_shared {
+    _Atomic int failed; /* 0, then 1 while the text is written, then 2 */
+    char text[700];
+    _Atomic int done[WORLD_MAX];
+    _Atomic uint64_t number[WORLD_MAX]; /* for the bodies */
+};
+
+struct world {
+    enum world_plane plane;
+    int n;
+    int64_t part_bytes; /* tcp: 0 = as in real jobs */
+    size_t size_bytes;
+    void *mem;
+    struct hvi_bells *bells;
+    int fds[WORLD_MAX][WORLD_MAX];
+    struct world_shared *shared;
+    _Atomic(struct hvi_plane *) planes[WORLD_MAX]; /* threads: for stopping them */
+};
+
+struct rank;
+typedef void world_body(struct rank *r, void *arg);
+
+struct rank {
+    struct world *w;
+    int n, me;
+    struct hvi_plane *p;
+    uint64_t seq;
+    char where[160];
+    int32_t all[WORLD_MAX];
+    /* world.h's own */
+    bool process;
+    jmp_buf out;
+    world_body *body;
+    void *arg;
+};
+
+/** Ends this rank: the test fails with these words. */
+__attribute__((format(printf, 2, 3))) static void rank_fail(struct rank *r, const char *fmt,
+                                                            ...)
+{
+    struct world_shared *s = r->w->shared;
+    int none = 0;
+    va_list ap;
+
+    if (atomic_compare_exchange_strong(&s->failed, &none, 1)) {
+        int at = snprintf(s->text, sizeof(s->text), "rank %d of %d, %s: ", r->me, r->n,
+                          r->where);
+
+        va_start(ap, fmt);
+        if (at > 0 && (size_t)at < sizeof(s->text))
+            vsnprintf(s->text + at, sizeof(s->text) - (size_t)at, fmt, ap);
+        va_end(ap);
+        atomic_store(&s->failed, 2);
+    }
+    longjmp(r->out, 1);
+}
+
+/* ---- making */
+
+static void world_sockets(struct world *w)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(a);
+    struct rlimit limit;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    cr_assert(listener >= 0 && bind(listener, (struct sockaddr *)&a, sizeof(a)) == 0 &&
+                  listen(listener, 16) == 0 &&
+                  getsockname(listener, (struct sockaddr *)&a, &len) == 0,
+              "listener: %s", strerror(errno));
+    for (int i = 0; i < w->n; i++) {
+        w->fds[i][i] = -1;
+        for (int k = 0; k < i; k++) {
+            w->fds[i][k] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            cr_assert(w->fds[i][k] >= 0 &&
+                          connect(w->fds[i][k], (struct sockaddr *)&a, sizeof(a)) == 0,
+                      "connection of %d and %d: %s", i, k, strerror(errno));
+            w->fds[k][i] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+            cr_assert(w->fds[k][i] >= 0, "accept: %s", strerror(errno));
+        }
+    }
+    close(listener);
+}
+
+static void world_segment(struct world *w, size_t slot_bytes, int nslots)
+{
+    int fd = memfd_create("world", MFD_CLOEXEC);
+
+    w->size_bytes = sizeof(struct hvi_bells) + hvi_shm_size(w->n, slot_bytes, nslots);
+    cr_assert(fd >= 0 && ftruncate(fd, (off_t)w->size_bytes) == 0, "memfd: %s",
+              strerror(errno));
+    w->mem = mmap(NULL, w->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    cr_assert(w->mem != MAP_FAILED, "%zu bytes: %s", w->size_bytes, strerror(errno));
+    close(fd);
+    w->bells = w->mem;
+    hvi_shm_format(w->bells + 1, w->n, slot_bytes, nslots);
+}
+
+/** part_bytes: the staging slot; tcp: the largest reduced message. 0: as in real jobs. */
+static void world_make(struct world *w, enum world_plane plane, int n, size_t part_bytes,
+                       int nslots)
+{
+    memset(w, 0, sizeof(*w));
+    w->plane = plane;
+    w->n = n;
+    w->part_bytes = (int64_t)part_bytes;
+    w->shared = mmap(NULL, sizeof(*w->shared), PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert(w->shared != MAP_FAILED);
+    if (plane == WORLD_TCP)
+        world_sockets(w);
+    else
+        world_segment(w, part_bytes > 0 ? part_bytes : 256 * 1024, nslots > 0 ? nslots : 4);
+}
+
+static void world_close(struct world *w, int but)
+{
+    if (w->plane != WORLD_TCP)
+        return;
+    for (int i = 0; i < w->n; i++)
+        for (int k = 0; k < w->n; k++)
+            if (i != but && w->fds[i][k] >= 0) {
+                close(w->fds[i][k]);
+                w->fds[i][k] = -1;
+            }
+}
+
+static void world_free(struct world *w)
+{
+    if (w->mem != NULL)
+        munmap(w->mem, w->size_bytes);
+    munmap(w->shared, sizeof(*w->shared));
+}
+
+/* ---- running */
+
+static void rank_attach(struct rank *r)
+{
+    struct hvi_err err = {{0}};
+    enum hvd_status rc;
+
+    if (r->w->plane == WORLD_TCP) {
+        rc = hvi_tcp_new(r->me, r->n, r->w->fds[r->me], &r->p, &err);
+        if (rc == HVD_OK && r->w->part_bytes > 0)
+            hvi_tcp_set_part(r->p, r->w->part_bytes);
+    } else {
+        rc = hvi_shm_attach(r->w->bells + 1, r->w->bells, r->me, r->n, r->all, &r->p, &err);
+    }
+    if (rc != HVD_OK)
+        rank_fail(r, "no plane: %s", err.text);
+    atomic_store(&r->w->planes[r->me], r->p);
+}
+
+static void rank_main(struct rank *r)
+{
+    snprintf(r->where, sizeof(r->where), "start");
+    if (setjmp(r->out) == 0) {
+        rank_attach(r);
+        r->body(r, r->arg);
+    }
+    atomic_store(&r->w->shared->done[r->me], 1);
+}
+
+static void *rank_thread(void *arg)
+{
+    rank_main(arg);
+    return NULL;
+}
+
+static void world_sleep_1ms(void)
+{
+    struct timespec ts = {0, 1000000};
+
+    nanosleep(&ts, NULL);
+}
+
+/* How many ranks are done. */
+static int world_done(const struct world *w)
+{
+    int n = 0;
+
+    for (int i = 0; i < w->n; i++)
+        n += atomic_load(&w->shared->done[i]);
+    return n;
+}
+
+static void world_check(struct world *w, bool late)
+{
+    char who[4 * WORLD_MAX] = "";
+
+    for (int i = 0; i < w->n; i++)
+        if (!atomic_load(&w->shared->done[i]))
+            snprintf(who + strlen(who), sizeof(who) - strlen(who), " %d", i);
+    if (atomic_load(&w->shared->failed) != 0)
+        cr_assert_fail("%s", w->shared->text);
+    cr_assert(!late, "not done before the deadline: ranks%s", who);
+}
+
+static void world_run_threads(struct world *w, world_body *body, void *arg, int deadline_s)
+{
+    struct rank *ranks = calloc((size_t)w->n, sizeof(*ranks));
+    pthread_t threads[WORLD_MAX];
+    int64_t deadline_ms = hvi_now_ms() + deadline_s * 1000;
+    bool late = false;
+
+    cr_assert_not_null(ranks);
+    for (int i = 0; i < w->n; i++) {
+        ranks[i] = (struct rank){.w = w, .n = w->n, .me = i, .body = body, .arg = arg};
+        for (int k = 0; k < w->n; k++)
+            ranks[i].all[k] = k;
+        cr_assert(pthread_create(&threads[i], NULL, rank_thread, &ranks[i]) == 0);
+    }
+    while (world_done(w) < w->n && atomic_load(&w->shared->failed) != 2 && !late) {
+        world_sleep_1ms();
+        late = hvi_now_ms() > deadline_ms;
+    }
+    if (world_done(w) < w->n)
+        for (int i = 0; i < w->n; i++)
+            if (atomic_load(&w->planes[i]) != NULL) {
+                struct hvi_plane *p = atomic_load(&w->planes[i]);
+
+                p->ops->abort(p, HVD_EINTERNAL);
+            }
+    world_check(w, late);
+    for (int i = 0; i < w->n; i++)
+        cr_assert(pthread_join(threads[i], NULL) == 0);
+    for (int i = 0; i < w->n; i++)
+        if (ranks[i].p != NULL)
+            ranks[i].p->ops->free(ranks[i].p);
+    free(ranks);
+}
+
+static void rank_process(struct world *w, int me, world_body *body, void *arg)
+{
+    static struct rank r;
+
+    r = (struct rank){
+        .w = w, .n = w->n, .me = me, .body = body, .arg = arg, .process = true};
+    for (int k = 0; k < w->n; k++)
+        r.all[k] = k;
+    world_close(w, me);
+    rank_main(&r);
+    if (r.p != NULL)
+        r.p->ops->free(r.p);
+    _exit(0);
+}
+
+static void world_run_processes(struct world *w, world_body *body, void *arg,
+                                int deadline_s)
+{
+    pid_t pids[WORLD_MAX];
+    int64_t deadline_ms = hvi_now_ms() + deadline_s * 1000;
+    int left = w->n;
+    bool late = false;
+    int status = 0;
+
+    fflush(NULL);
+    for (int i = 0; i < w->n; i++) {
+        pids[i] = fork();
+        cr_assert(pids[i] >= 0, "fork: %s", strerror(errno));
+        if (pids[i] == 0)
+            rank_process(w, i, body, arg);
+    }
+    world_close(w, -1);
+    while (left > 0 && !late && atomic_load(&w->shared->failed) != 2) {
+        for (int i = 0; i < w->n; i++)
+            if (pids[i] > 0 && waitpid(pids[i], &status, WNOHANG) == pids[i]) {
+                pids[i] = 0;
+                left--;
+                if (atomic_load(&w->shared->failed) == 0 && status != 0 &&
+                    !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
+                    late = true;
+            }
+        if (left > 0)
+            world_sleep_1ms();
+        late = late || hvi_now_ms() > deadline_ms;
+    }
+    for (int i = 0; i < w->n; i++)
+        if (pids[i] > 0) {
+            kill(pids[i], SIGKILL);
+            waitpid(pids[i], NULL, 0);
+        }
+    world_check(w, late);
+}
+
+/** Body on every rank. A process that kills itself with SIGKILL counts as done. */
+static void world_run(struct world *w, enum world_how how, world_body *body, void *arg,
+                      int deadline_s)
+{
+    if (how == WORLD_THREADS)
+        world_run_threads(w, body, arg, deadline_s);
+    else
+        world_run_processes(w, body, arg, deadline_s);
+}
+
+/* ---- what bodies need */
+
+/** A group of all ranks, with the next seq. */
+static struct hvi_group rank_group(struct rank *r, uint32_t kind, uint32_t dtype,
+                                   struct hvi_piece *pieces, int32_t npieces)
+{
+    return (struct hvi_group){.seq = ++r->seq,
+                              .kind = kind,
+                              .reduce_op = HVD_SUM,
+                              .dtype = dtype,
+                              .prescale = 1.0,
+                              .postscale = 1.0,
+                              .nmembers = r->n,
+                              .members = r->all,
+                              .me = r->me,
+                              .npieces = npieces,
+                              .pieces = pieces};
+}
+
+static void rank_run(struct rank *r, const struct hvi_group *g)
+{
+    struct hvi_err err = {{0}};
+    enum hvd_status rc = hvi_plane_run(r->p, g, &err);
+
+    if (rc != HVD_OK)
+        rank_fail(r, "%s: %s", hvi_status_name(rc), err.text);
+}
+
+static void *rank_alloc(struct rank *r, size_t size_bytes)
+{
+    void *p = malloc(size_bytes + 1);
+
+    if (p == NULL)
+        rank_fail(r, "no memory");
+    return p;
+}
+
+#endif
