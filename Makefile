@@ -16,7 +16,7 @@ Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)')
 
 # ---- what the machine has
-need_pkgs := libsodium libprotobuf-c libxxhash libuv popt jansson zlib
+need_pkgs := libsodium libprotobuf-c libxxhash libuv popt yaml-0.1 jansson zlib
 missing := $(foreach p,$(need_pkgs),$(if $(shell pkg-config --exists $(p) 2>/dev/null && echo yes),,$(p)))
 ifneq ($(strip $(missing)),)
 ifeq ($(filter clean help,$(MAKECMDGOALS)),)
@@ -40,7 +40,7 @@ CFLAGS_ALL := -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) $(HARDEN) $(SANFLAGS) -fPIC 
         -DHVI_VERSION='"$(VERSION)"' -MMD -MP $(CFLAGS)
 LDFLAGS_ALL := $(SANFLAGS) -pthread -Wl,-z,relro,-z,now $(LDFLAGS)
 LIBS_WORKER := $(shell pkg-config --libs libsodium libprotobuf-c libxxhash 2>/dev/null) -lm -ldl
-LIBS_UV := $(shell pkg-config --libs libuv jansson popt 2>/dev/null) $(if $(HAVE_HWLOC),$(shell pkg-config --libs hwloc))
+LIBS_UV := $(shell pkg-config --libs libuv jansson popt yaml-0.1 2>/dev/null) $(if $(HAVE_HWLOC),$(shell pkg-config --libs hwloc))
 LIBS_ALL := $(LIBS_UV) $(LIBS_WORKER)
 
 # ---- sources: every .c of a room; programs' main files are named
@@ -136,18 +136,43 @@ test: all
 	scripts/test.sh
 
 # ---- fuzzing: clang's libFuzzer with ASan and UBSan; see tests/fuzz/README.md
+# A target links proto and what FUZZ_USES_<target> names of its room: a file that does not
+# compile stops only the targets that use it. Objects lie in build-fuzz/obj. The same
+# sources also make $(B)/tests/fuzz/<target> with $(CC), which replays files.
+FUZZ_CC ?= clang
+F := $(B)-fuzz
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
-FUZZ_BIN := $(patsubst tests/fuzz/%.c,build-fuzz/%,$(FUZZ_SRC))
+FUZZ_NAMES := $(patsubst tests/fuzz/%.c,%,$(FUZZ_SRC))
+FUZZ_BIN := $(addprefix $(F)/,$(FUZZ_NAMES))
+FUZZ_REPLAY := $(addprefix $(B)/tests/fuzz/,$(FUZZ_NAMES))
 FUZZ_SECONDS ?= 60
-fuzz-bin: $(FUZZ_BIN)
-fuzz: fuzz-bin
-	scripts/fuzz.sh $(FUZZ_SECONDS)
-FUZZ_LIB_SRC := $(filter-out worker/core/% worker/plane/%,$(ALL_SRC))
-build-fuzz/%: tests/fuzz/%.c $(FUZZ_LIB_SRC) $(B)/gen/proto/msg/hvd.pb-c.c
+# FUZZ_USES_fuzz_<entry> := files of its room
+FUZZ_FLAGS := -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer-no-link,address,undefined \
+        -fno-sanitize-recover=undefined -fno-omit-frame-pointer -I. -Iworker/include -I$(B)/gen \
+        -DHVI_VERSION='"$(VERSION)"' -DHVI_LIBFUZZER -w -pthread -MMD -MP
+fuzz_obj = $(patsubst %.c,$(F)/obj/%.o,$(1))
+define fuzz_rule
+$(F)/$(1): $(call fuzz_obj,tests/fuzz/$(1).c $(PROTO_SRC) $(FUZZ_USES_$(1))) $(F)/obj/hvd.pb-c.o
+$(B)/tests/fuzz/$(1): $(call obj,tests/fuzz/$(1).c $(PROTO_SRC) $(FUZZ_USES_$(1))) $(GEN_O)
+endef
+$(foreach t,$(FUZZ_NAMES) seeds,$(eval $(call fuzz_rule,$(t))))
+$(FUZZ_BIN):
 	$(call say,FUZZ,$@)
-	$(Q)mkdir -p $(@D) && clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined \
-	  -fno-sanitize-recover=undefined -I. -Iworker/include -I$(B)/gen -DHVI_VERSION='"$(VERSION)"' -w \
-	  -o $@ $< $(FUZZ_LIB_SRC) $(B)/gen/proto/msg/hvd.pb-c.c $(LIBS_ALL) -pthread
+	$(Q)mkdir -p $(@D) && $(FUZZ_CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $^ $(LIBS_ALL)
+$(FUZZ_REPLAY) $(B)/tests/fuzz/seeds:
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $^ -Wl,--as-needed $(LIBS_ALL)
+$(F)/obj/%.o: %.c | $(B)/gen/proto/msg/hvd.pb-c.h
+	$(call say,FUZZCC,$<)
+	$(Q)mkdir -p $(@D) && $(FUZZ_CC) $(FUZZ_FLAGS) -c $< -o $@
+$(F)/obj/hvd.pb-c.o: $(B)/gen/proto/msg/hvd.pb-c.c
+	$(call say,FUZZCC,$<)
+	$(Q)mkdir -p $(@D) && $(FUZZ_CC) $(FUZZ_FLAGS) -c $< -o $@
+fuzz-bin: $(FUZZ_BIN) $(B)/tests/fuzz/seeds
+fuzz-replay: $(FUZZ_REPLAY) $(B)/tests/fuzz/seeds
+fuzz: fuzz-bin
+	B=$(B) scripts/fuzz.sh $(FUZZ_SECONDS)
+-include $(shell find $(F) -name '*.d' 2>/dev/null)
 
 # ---- the rest
 bench: all
@@ -174,7 +199,7 @@ clean:
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.PHONY: all unit test bench lint fuzz fuzz-bin soak install clean help
+.PHONY: all unit test bench lint fuzz fuzz-bin fuzz-replay soak install clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

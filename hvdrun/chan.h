@@ -1,6 +1,7 @@
 /**
  * Frames over a pair of pipe ends: hvdrun and its agents, hvdrun and the coordinator.
- * Writes are gathered: what is sent while a write is under way goes out in one next write.
+ * Writes are gathered: what is sent while a write is under way goes out in one next
+ * write.
  */
 #ifndef HVI_HVDRUN_CHAN_H
 #define HVI_HVDRUN_CHAN_H
@@ -15,8 +16,8 @@ struct hvi_chan;
 struct hvi_chan_ops {
     /** body belongs to the channel and is freed on return. */
     void (*on_frame)(struct hvi_chan *c, const struct hvi_msg *msg);
-    /** Nothing more will come: end of file (err NULL), or a damaged frame or read error.
-     *  Once. Not after hvi_chan_close(). */
+    /** Nothing more will come: end of file (err NULL), or a damaged frame or read
+     * error. Once. Not after hvi_chan_close(). */
     void (*on_end)(struct hvi_chan *c, const char *err);
     /** Optional: everything sent so far has been written. */
     void (*on_drain)(struct hvi_chan *c);
@@ -44,8 +45,8 @@ enum hvd_status hvi_chan_send_frames(struct hvi_chan *c, const struct hvi_buf *f
 size_t hvi_chan_backlog(const struct hvi_chan *c);
 /** Closes the sending side after what is queued; reading goes on. */
 void hvi_chan_end_output(struct hvi_chan *c);
-/** Closes both; handles are gone after the loop has run again. The struct must live until
- *  then. Safe on a zeroed or closed channel. */
+/** Closes both; handles are gone after the loop has run again. The struct must live
+ * until then. Safe on a zeroed or closed channel. */
 void hvi_chan_close(struct hvi_chan *c);
 /** Frees buffers; after the handles are closed. */
 void hvi_chan_fini(struct hvi_chan *c);

@@ -106,7 +106,8 @@ static enum hvd_status take_slots(const char *digits, int *out, struct hvi_err *
     return rc;
 }
 
-/* "[user@]name[:slots]"; name may hold a range in brackets, or be a bracketed address. */
+/* "[user@]name[:slots]"; name may hold a range in brackets, or be a bracketed address.
+ */
 static enum hvd_status split(const char *text, size_t bytes, struct entry *e,
                              struct hvi_err *err)
 {
@@ -148,13 +149,15 @@ static enum hvd_status split(const char *text, size_t bytes, struct entry *e,
     if (colon == NULL)
         return HVD_OK;
     if (memchr(e->name, ':', (size_t)(colon - e->name)) != NULL)
-        return bad(err, text, bytes, "write an IPv6 address in brackets: [ADDRESS]:SLOTS");
+        return bad(err, text, bytes,
+                   "write an IPv6 address in brackets: [ADDRESS]:SLOTS");
     *colon = '\0';
     return take_slots(colon + 1, &e->slots, err);
 }
 
 static enum hvd_status add_range(struct hvi_hosts *h, const struct entry *e,
-                                 const char *range, const char *tail, struct hvi_err *err)
+                                 const char *range, const char *tail,
+                                 struct hvi_err *err)
 {
     size_t head = strcspn(e->name, "[");
     size_t width = strspn(range, "0123456789");
@@ -206,7 +209,8 @@ static enum hvd_status add_entry(struct hvi_hosts *h, const char *text, size_t b
     }
     close = strchr(open, ']');
     if (close == NULL || close == open + 1 || strchr(close + 1, '[') != NULL)
-        return bad(err, text, bytes, "one range in brackets is allowed, as node[01-16]");
+        return bad(err, text, bytes,
+                   "one range in brackets is allowed, as node[01-16]");
     memcpy(ranges, open + 1, (size_t)(close - open - 1));
     ranges[close - open - 1] = '\0';
     for (char *r = strtok_r(ranges, ",", &save); r != NULL && rc == HVD_OK;
@@ -306,7 +310,8 @@ enum hvd_status hvi_hosts_parse_file(struct hvi_hosts *h, const char *name,
     return rc;
 }
 
-enum hvd_status hvi_hosts_load(struct hvi_hosts *h, const char *path, struct hvi_err *err)
+enum hvd_status hvi_hosts_load(struct hvi_hosts *h, const char *path,
+                               struct hvi_err *err)
 {
     enum hvd_status rc = HVD_OK;
     char *text = NULL;

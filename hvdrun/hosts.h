@@ -25,8 +25,8 @@ struct hvi_hosts {
 void hvi_hosts_fini(struct hvi_hosts *h);
 
 /**
- * Adds what -H says: `a:4,b,node[01-16]:8,user@c:2,[fe80::1]:2`. A host that comes twice
- * gets the sum of its slots.
+ * Adds what -H says: `a:4,b,node[01-16]:8,user@c:2,[fe80::1]:2`. A host that comes
+ * twice gets the sum of its slots.
  *
  * Returns  HVD_OK; HVD_EINVAL: the text names the entry; HVD_ELIMIT, HVD_ENOMEM.
  */
@@ -34,9 +34,10 @@ enum hvd_status hvi_hosts_parse(struct hvi_hosts *h, const char *text,
                                 struct hvi_err *err);
 
 /**
- * Adds the lines of a host file: `host slots=4`, `host:4`, `host 4`, `host`; `#` starts a
- * comment; empty lines are skipped; further `key=value` words (max_slots=) are ignored. A
- * host that comes on several lines gets the sum (PBS writes one line a slot).
+ * Adds the lines of a host file: `host slots=4`, `host:4`, `host 4`, `host`; `#` starts
+ * a comment; empty lines are skipped; further `key=value` words (max_slots=) are
+ * ignored. A host that comes on several lines gets the sum (PBS writes one line a
+ * slot).
  *
  * @param name  for messages: "name:line: ..."
  */

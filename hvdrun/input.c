@@ -7,7 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FOREGROUND_MS 500 /* how often to look whether we are in the foreground again */
+#define FOREGROUND_MS                                                                  \
+    500 /* how often to look whether we are in the foreground again                    \
+         */
 #define WOKEN (-2)
 
 static bool in_background(void)

@@ -1,8 +1,8 @@
 /**
- * hvdrun's own stdin, read for the ranks: never from a terminal while in the background,
- * never more than they take. A thread of libuv's pool waits and reads, because putting
- * somebody's terminal into non-blocking mode (what uv_poll and uv_tty do) would be felt by
- * all others who have it open.
+ * hvdrun's own stdin, read for the ranks: never from a terminal while in the
+ * background, never more than they take. A thread of libuv's pool waits and reads,
+ * because putting somebody's terminal into non-blocking mode (what uv_poll and uv_tty
+ * do) would be felt by all others who have it open.
  */
 #ifndef HVI_HVDRUN_INPUT_H
 #define HVI_HVDRUN_INPUT_H

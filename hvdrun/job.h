@@ -1,5 +1,6 @@
-/** One job from its first process to its last: starts the coordinator and the agents, joins
- *  their output, carries signals, and knows when and with what status it is over. */
+/** One job from its first process to its last: starts the coordinator and the agents,
+ * joins their output, carries signals, and knows when and with what status it is over.
+ */
 #ifndef HVI_HVDRUN_JOB_H
 #define HVI_HVDRUN_JOB_H
 

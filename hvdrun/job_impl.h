@@ -14,12 +14,13 @@
 #include "hvdrun/verdict.h"
 #include "proto/sec/handshake.h"
 
-/* From the first sign of trouble to the verdict: survivors see their calls fail, the last
- * output arrives, and what the coordinator knows of the order of the deaths. */
+/* From the first sign of trouble to the verdict: survivors see their calls fail, the
+ * last output arrives, and what the coordinator knows of the order of the deaths. */
 #define HVI_JOB_SETTLE_MS 250
 #define HVI_JOB_HOLD_MS 1000 /* for the own status of the rank that was lost first */
 #define HVI_JOB_END_MS 3000  /* for our own processes to end once all is done */
-#define HVI_JOB_STUCK_MS 3000 /* after the grace time: the agent itself does not answer */
+#define HVI_JOB_STUCK_MS                                                               \
+    3000 /* after the grace time: the agent itself does not answer */
 #define HVI_JOB_ACK_BYTES (64 * 1024)
 #define HVI_JOB_SINK_HIGH_BYTES (4 * 1024 * 1024)
 #define HVI_JOB_STDIN_WINDOW_BYTES (256 * 1024) /* PROTOCOL.md section 4 */
@@ -72,7 +73,8 @@ struct hvi_job {
     struct hvi_input input;
     uint64_t stdin_sent;
     /* timers and signals */
-    uv_timer_t start_timer, limit_timer, settle_timer, stop_timer, line_timer, end_timer;
+    uv_timer_t start_timer, limit_timer, settle_timer, stop_timer, line_timer,
+        end_timer, suspend_timer;
     uv_signal_t signal[12];
     int nsignals;
     bool handles_open;

@@ -1,10 +1,9 @@
 /*
  * What went wrong, decided once. Signs of one event come on different ways: the agent's
- * EXITED, the coordinator's note, the end of its pipe. So the first sign only starts a short
- * time in which the others may come (and survivors of a lost rank see their calls fail);
- * then the strongest is worded, and the ranks are stopped:
- * the coordinator is dead > its fatal note > an agent's error > no rank could start > a rank
- * failed.
+ * EXITED, the coordinator's note, the end of its pipe. So the first sign only starts a
+ * short time in which the others may come (and survivors of a lost rank see their calls
+ * fail); then the strongest is worded, and the ranks are stopped: the coordinator is
+ * dead > its fatal note > an agent's error > no rank could start > a rank failed.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +13,8 @@
 #include "hvdrun/exitcode.h"
 #include "hvdrun/job_impl.h"
 #include "proto/base/clock.h"
+
+#define SUSPEND_MS 20 /* the ranks' SIGTSTP goes out before we stop ourselves */
 
 static int alive(const struct hvi_job *j)
 {
@@ -30,8 +31,8 @@ void hvi_job_stop(struct hvi_job *j, int64_t grace_ms)
     j->killing = grace_ms == 0;
     msg.grace_ms = (uint32_t)grace_ms;
     hvi_job_send_all(j, HVI_MSG_STOP, &msg);
-    uv_timer_start(&j->stop_timer, hvi_job_stuck_cb, (uint64_t)grace_ms + HVI_JOB_STUCK_MS,
-                   0);
+    uv_timer_start(&j->stop_timer, hvi_job_stuck_cb,
+                   (uint64_t)grace_ms + HVI_JOB_STUCK_MS, 0);
     /* one that was not asked to start anything has nothing to say either */
     hvi_job_check_over(j);
 }
@@ -69,6 +70,13 @@ static void say_failure(struct hvi_job *j, int cause)
     hvi_job_flush(j);
 }
 
+static const char *strongest_text(const struct hvi_job *j)
+{
+    if (j->fatal_text != NULL)
+        return j->fatal_text;
+    return j->coord_text != NULL ? j->coord_text : j->agent_text;
+}
+
 /* false: the verdict is worth waiting for. */
 static bool judge(struct hvi_job *j)
 {
@@ -77,9 +85,7 @@ static bool judge(struct hvi_job *j)
 
     if (j->coord_text != NULL || j->fatal_text != NULL || j->agent_text != NULL) {
         j->status = HVI_EXIT_LAUNCHER;
-        hvi_job_say(j, "%s", j->coord_text != NULL   ? j->coord_text
-                             : j->fatal_text != NULL ? j->fatal_text
-                                                     : j->agent_text);
+        hvi_job_say(j, "%s", strongest_text(j));
         return true;
     }
     if (j->start_text != NULL) {
@@ -156,6 +162,12 @@ static void insist_cb(uv_timer_t *t)
     hvi_job_stop(j, j->opts->grace_ms - j->opts->grace_ms / 2);
 }
 
+static void suspend_cb(uv_timer_t *t)
+{
+    (void)t;
+    raise(SIGSTOP);
+}
+
 static const char *ranks_text(int n, char out[32])
 {
     snprintf(out, 32, "%d %s", n, n == 1 ? "rank" : "ranks");
@@ -212,8 +224,7 @@ void hvi_job_signal(struct hvi_job *j, int signo)
         break;
     case SIGTSTP:
         forward(j, SIGTSTP);
-        uv_run(&j->loop, UV_RUN_NOWAIT); /* lets the frame out */
-        raise(SIGSTOP);
+        uv_timer_start(&j->suspend_timer, suspend_cb, SUSPEND_MS, 0);
         break;
     default:
         forward(j, signo);

@@ -35,7 +35,8 @@ static enum hvd_status open_files(struct hvi_job *j, struct hvi_err *err)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     memset(j->file, 0xff, (size_t)j->plan->np * sizeof *j->file);
     for (int r = 0; r < j->plan->np && rc == HVD_OK; r++) {
-        int n = snprintf(path, sizeof path, "%s/rank.%0*d", j->opts->output_dir, width, r);
+        int n =
+            snprintf(path, sizeof path, "%s/rank.%0*d", j->opts->output_dir, width, r);
 
         if (n < 0 || n + 8 >= (int)sizeof path)
             return hvi_fail(err, HVD_EINVAL, "--output-filename: the path is too long");
@@ -120,7 +121,8 @@ static void line_cb(uv_timer_t *t);
 
 void hvi_job_flush(struct hvi_job *j)
 {
-    if (j->mux.held > 0 && j->handles_open && !uv_is_active((uv_handle_t *)&j->line_timer))
+    if (j->mux.held > 0 && j->handles_open &&
+        !uv_is_active((uv_handle_t *)&j->line_timer))
         uv_timer_start(&j->line_timer, line_cb, HVI_OUTMUX_HOLD_MS, 0);
     for (int i = 0; i < j->nsinks; i++)
         hvi_sink_flush(&j->sink[i]);
@@ -129,7 +131,7 @@ void hvi_job_flush(struct hvi_job *j)
 static void line_cb(uv_timer_t *t)
 {
     struct hvi_job *j = t->data;
-    int64_t next = hvi_outmux_tick(&j->mux, hvi_now_ms());
+    int64_t next = hvi_outmux_tick(&j->mux, hvi_now_ms(), backlog(j) == 0);
 
     if (next >= 0)
         uv_timer_start(&j->line_timer, line_cb, (uint64_t)next + 1, 0);
@@ -253,14 +255,16 @@ enum hvd_status hvi_job_io_init(struct hvi_job *j, struct hvi_err *err)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     j->nsinks = one ? 1 : 2;
     for (int i = 0; i < j->nsinks; i++)
-        hvi_sink_init(&j->sink[i], &j->loop, 1 + i, &j->mux.sink[i].text, written_cb, j);
+        hvi_sink_init(&j->sink[i], &j->loop, 1 + i, &j->mux.sink[i].text, written_cb,
+                      j);
     return j->opts->output_dir != NULL ? open_files(j, err) : HVD_OK;
 }
 
 bool hvi_job_io_idle(const struct hvi_job *j)
 {
     for (int i = 0; i < j->nsinks; i++)
-        if (j->sink[i].busy || (!j->sink[i].broken && hvi_sink_backlog(&j->sink[i]) > 0))
+        if (j->sink[i].busy ||
+            (!j->sink[i].broken && hvi_sink_backlog(&j->sink[i]) > 0))
             return false;
     return true;
 }

@@ -46,8 +46,8 @@ static enum hvd_status set_text(char **where, const char *value, struct hvi_err 
     return HVD_OK;
 }
 
-static enum hvd_status add_note(struct hvi_opts *o, struct hvi_err *err, const char *fmt,
-                                const char *a, const char *b)
+static enum hvd_status add_note(struct hvi_opts *o, struct hvi_err *err,
+                                const char *fmt, const char *a, const char *b)
 {
     char text[512];
     char **notes = realloc(o->notes, (o->nnotes + 1) * sizeof *notes);
@@ -123,8 +123,8 @@ enum hvd_status hvi_opts_parse_time(const char *what, const char *text, int64_t 
         unit = -1;
     if (unit < 0 || !isfinite(v) || v < 0 || v * unit > TIME_MAX_S)
         return hvi_fail(err, HVD_EINVAL,
-                        "%s: '%s' is not a time (seconds, or with ms, s, m, h behind)", what,
-                        hvi_escape(shown, sizeof shown, text, strlen(text)));
+                        "%s: '%s' is not a time (seconds, or with ms, s, m, h behind)",
+                        what, hvi_escape(shown, sizeof shown, text, strlen(text)));
     *out_ms = (int64_t)(v * unit * 1000 + 0.5);
     return HVD_OK;
 }
@@ -155,8 +155,8 @@ static enum hvd_status check_real(const struct hvi_opt *row, const char *what,
     if (end == value || *end != '\0' || !isfinite(v))
         return hvi_fail(err, HVD_EINVAL, "%s: '%s' is not a number", what, shown);
     if (v < row->min || v > row->max)
-        return hvi_fail(err, HVD_EINVAL, "%s: %s is out of range (%g to %g)", what, shown,
-                        row->min, row->max);
+        return hvi_fail(err, HVD_EINVAL, "%s: %s is out of range (%g to %g)", what,
+                        shown, row->min, row->max);
     return HVD_OK;
 }
 
@@ -231,7 +231,8 @@ static enum hvd_status set_both(struct hvi_opts *o, const char *name, const char
 }
 
 /* -x NAME=VALUE, -x NAME, -x 'NAME*': names without a value are forwarded anyway. */
-static enum hvd_status take_x(struct hvi_opts *o, const char *value, struct hvi_err *err)
+static enum hvd_status take_x(struct hvi_opts *o, const char *value,
+                              struct hvi_err *err)
 {
     const char *eq = strchr(value, '=');
     size_t n = eq != NULL ? (size_t)(eq - value) : strlen(value);
@@ -239,14 +240,16 @@ static enum hvd_status take_x(struct hvi_opts *o, const char *value, struct hvi_
     enum hvd_status rc = HVD_OK;
 
     if (n == 0)
-        return hvi_fail(err, HVD_EINVAL, "-x: '%.40s' has no name before the '='", value);
+        return hvi_fail(err, HVD_EINVAL, "-x: '%.40s' has no name before the '='",
+                        value);
     name = strndup(value, n);
     if (name == NULL)
         return no_memory(err);
     if (eq != NULL)
         rc = hvi_opts_setenv(o, name, eq + 1, err);
     else if (strchr(name, '*') == NULL && getenv(name) == NULL)
-        rc = add_note(o, err, "-x %s: not set in this environment; nothing is passed on%s",
+        rc = add_note(o, err,
+                      "-x %s: not set in this environment; nothing is passed on%s",
                       name, "");
     else if (getenv(name) != NULL)
         rc = hvi_opts_setenv(o, name, getenv(name), err);
@@ -381,7 +384,8 @@ enum hvd_status hvi_opts_apply(struct hvi_opts *o, const struct hvi_opt *row,
 
 /* ---- the line */
 
-/* popt's table, made from ours; freed by the caller. Every spelling has the row's number. */
+/* popt's table, made from ours; freed by the caller. Every spelling has the row's
+ * number. */
 static struct poptOption *make_popt(void)
 {
     struct poptOption *table = calloc(3 * hvi_opt_count + 1, sizeof *table);
@@ -392,21 +396,25 @@ static struct poptOption *make_popt(void)
         unsigned kind = o->arg == HVI_ARG_NONE ? POPT_ARG_NONE : POPT_ARG_STRING;
         bool same = o->single != NULL && strcmp(o->single, o->name) == 0;
 
-        table[n++] = (struct poptOption){o->name, o->letter,
-                                         kind | (same ? POPT_ARGFLAG_ONEDASH : 0u), NULL,
-                                         (int)i + 1, NULL, NULL};
+        table[n++] = (struct poptOption){
+            o->name, o->letter,  kind | (same ? POPT_ARGFLAG_ONEDASH : 0u),
+            NULL,    (int)i + 1, NULL,
+            NULL};
         if (o->also != NULL)
             table[n++] =
                 (struct poptOption){o->also, '\0', kind, NULL, (int)i + 1, NULL, NULL};
         if (o->single != NULL && !same)
-            table[n++] = (struct poptOption){o->single, '\0', kind | POPT_ARGFLAG_ONEDASH,
-                                             NULL, (int)i + 1, NULL, NULL};
+            table[n++] = (struct poptOption){
+                o->single, '\0', kind | POPT_ARGFLAG_ONEDASH, NULL, (int)i + 1,
+                NULL,      NULL};
     }
     return table;
 }
 
-/* "--blacklist-cooldown-range MIN MAX" is the one option with two words: joined here. */
-static const char **join_pairs(int argc, char **argv, char *room, size_t cap, int *argc_out)
+/* "--blacklist-cooldown-range MIN MAX" is the one option with two words: joined here.
+ */
+static const char **join_pairs(int argc, char **argv, char *room, size_t cap,
+                               int *argc_out)
 {
     const char **copy = calloc((size_t)argc + 1, sizeof *copy);
     int n = 0;
@@ -432,8 +440,8 @@ static enum hvd_status refuse(poptContext ctx, int code, struct hvi_err *err)
     hvi_escape(shown, sizeof shown, word != NULL ? word : "?",
                word != NULL ? strlen(word) : 1);
     if (code == POPT_ERROR_BADOPT)
-        return hvi_fail(err, HVD_EINVAL, "unknown option '%s'; 'hvdrun --help' lists all",
-                        shown);
+        return hvi_fail(err, HVD_EINVAL,
+                        "unknown option '%s'; 'hvdrun --help' lists all", shown);
     if (code == POPT_ERROR_NOARG)
         return hvi_fail(err, HVD_EINVAL, "option '%s' needs an argument", shown);
     if (code == POPT_ERROR_UNWANTEDARG)
@@ -446,8 +454,9 @@ static enum hvd_status check_whole(const struct hvi_opts *o, struct hvi_err *err
     if (o->hosts != NULL && o->hostfile != NULL)
         return hvi_fail(err, HVD_EINVAL, "-H and --hostfile exclude each other");
     if (o->mode == HVI_MODE_RUN && o->ncommand == 0)
-        return hvi_fail(err, HVD_EINVAL,
-                        "no program to run; usage: hvdrun -np N [options] PROGRAM [args]");
+        return hvi_fail(
+            err, HVD_EINVAL,
+            "no program to run; usage: hvdrun -np N [options] PROGRAM [args]");
     return HVD_OK;
 }
 

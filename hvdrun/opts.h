@@ -1,4 +1,5 @@
-/** hvdrun's command line, understood. Pure but for reading the environment it is given. */
+/** hvdrun's command line, understood. Pure but for reading the environment it is given.
+ */
 #ifndef HVI_HVDRUN_OPTS_H
 #define HVI_HVDRUN_OPTS_H
 
@@ -22,7 +23,9 @@ enum hvi_mode {
 
 enum hvi_prefix { HVI_PREFIX_HOROVOD = 0, HVI_PREFIX_RANK, HVI_PREFIX_NONE };
 
-#define HVI_GRACE_DEFAULT_MS 10000 /* Slurm's KillWait is 30 s; a terminal wants less */
+#define HVI_GRACE_DEFAULT_MS                                                           \
+    10000 /* Slurm's KillWait is 30 s; a terminal wants less                           \
+           */
 #define HVI_START_TIMEOUT_DEFAULT_MS 30000
 
 struct hvi_optenv {
@@ -32,8 +35,8 @@ struct hvi_optenv {
 /** Free with hvi_opts_fini(). Texts are owned. */
 struct hvi_opts {
     enum hvi_mode mode;
-    int np;       /* 0: not given */
-    char *hosts;  /* NULL: not given */
+    int np;      /* 0: not given */
+    char *hosts; /* NULL: not given */
     char *hostfile;
     bool oversubscribe;
     char *wdir;
@@ -57,14 +60,15 @@ struct hvi_opts {
 /**
  * Understands argv; parsing stops at the program to run.
  *
- * Returns  HVD_OK; HVD_EINVAL: one line that says what is wrong, exit status 2; HVD_ENOMEM.
+ * Returns  HVD_OK; HVD_EINVAL: one line that says what is wrong, exit status 2;
+ * HVD_ENOMEM.
  */
 enum hvd_status hvi_opts_parse(int argc, char **argv, struct hvi_opts *out,
                                struct hvi_err *err);
 void hvi_opts_fini(struct hvi_opts *o);
 
-/** One option by its row, as if it stood on the line (also for --config-file). value: NULL
- *  where it takes none. */
+/** One option by its row, as if it stood on the line (also for --config-file). value:
+ * NULL where it takes none. */
 enum hvd_status hvi_opts_apply(struct hvi_opts *o, const struct hvi_opt *row,
                                const char *value, struct hvi_err *err);
 /** Sets a worker variable; a later one of that name wins. */

@@ -1,6 +1,6 @@
 /**
- * The one table of hvdrun's options: parsing, --help, the man page, bash completion and the
- * configuration file all come from it. Pure data.
+ * The one table of hvdrun's options: parsing, --help, the man page, bash completion and
+ * the configuration file all come from it. Pure data.
  */
 #ifndef HVI_HVDRUN_OPTTAB_H
 #define HVI_HVDRUN_OPTTAB_H
@@ -45,7 +45,7 @@ enum hvi_opt_id {
     HVI_OPT_OVERSUBSCRIBE,
     HVI_OPT_HOST_LIST,
     HVI_OPT_HOSTFILE,
-    HVI_OPT_SSH,     /* for remote hosts: accepted, without effect on local ones */
+    HVI_OPT_SSH, /* for remote hosts: accepted, without effect on local ones */
     HVI_OPT_NETWORK,
     HVI_OPT_OUTPUT_DIR,
     HVI_OPT_PREFIX,
@@ -85,7 +85,7 @@ struct hvi_opt {
     const char *env_value; /* ARG_NONE: what it is set to */
     double env_scale;      /* INT: multiplied; 0 = 1 */
     const char *config;    /* "section.key" in --config-file, or NULL */
-    const char *help;      /* one sentence without its full stop; obsolete: the reason */
+    const char *help; /* one sentence without its full stop; obsolete: the reason */
 };
 
 extern const struct hvi_opt hvi_opt_table[];

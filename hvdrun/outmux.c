@@ -89,7 +89,8 @@ static enum hvd_status put_line(struct hvi_outmux *m, struct hvi_outmux_stream *
     if (rc == HVD_OK && !s->shown)
         rc = put_prefix(m, sink, s);
     if (rc == HVD_OK && hvi_buf_size(&s->held) > 0) {
-        rc = hvi_buf_append(&sink->text, hvi_buf_peek(&s->held), hvi_buf_size(&s->held));
+        rc =
+            hvi_buf_append(&sink->text, hvi_buf_peek(&s->held), hvi_buf_size(&s->held));
         hvi_buf_clear(&s->held);
         m->held--;
     }
@@ -166,7 +167,7 @@ enum hvd_status hvi_outmux_end(struct hvi_outmux *m, int rank, int stream)
     return put_line(m, s, "\n", 1, true);
 }
 
-int64_t hvi_outmux_tick(struct hvi_outmux *m, int64_t now_ms)
+int64_t hvi_outmux_tick(struct hvi_outmux *m, int64_t now_ms, bool may_show)
 {
     int64_t next = -1;
 
@@ -176,6 +177,8 @@ int64_t hvi_outmux_tick(struct hvi_outmux *m, int64_t now_ms)
 
         if (hvi_buf_size(&s->held) == 0)
             continue;
+        if (!may_show)
+            s->held_since_ms = now_ms;
         left = s->held_since_ms + HVI_OUTMUX_HOLD_MS - now_ms;
         if (left <= 0)
             (void)put_line(m, s, NULL, 0, false);

@@ -1,10 +1,11 @@
 /**
- * Joins the output of all ranks so that lines stay whole: bytes of a rank go in, whole lines
- * with their prefix come out. Pure: the caller writes the sinks and tells the time.
+ * Joins the output of all ranks so that lines stay whole: bytes of a rank go in, whole
+ * lines with their prefix come out. Pure: the caller writes the sinks and tells the
+ * time.
  *
- * A line ends at a newline or carriage return. An unfinished line is held for a second or
- * 64 KiB, then shown as it is (a prompt, a row of dots); when somebody else's line must
- * follow it, it is closed with a backslash and a newline.
+ * A line ends at a newline or carriage return. An unfinished line is held for a second
+ * or 64 KiB, then shown as it is (a prompt, a row of dots); when somebody else's line
+ * must follow it, it is closed with a backslash and a newline.
  */
 #ifndef HVI_HVDRUN_OUTMUX_H
 #define HVI_HVDRUN_OUTMUX_H
@@ -45,9 +46,14 @@ enum hvd_status hvi_outmux_feed(struct hvi_outmux *m, int rank, int stream,
                                 const void *data, size_t size_bytes, int64_t now_ms);
 /** The stream has ended: its unfinished line is completed. */
 enum hvd_status hvi_outmux_end(struct hvi_outmux *m, int rank, int stream);
-/** Shows lines held too long. Returns milliseconds until it wants to be called again, -1:
- *  not before something is fed. */
-int64_t hvi_outmux_tick(struct hvi_outmux *m, int64_t now_ms);
+/**
+ * Shows lines held too long. Returns milliseconds until it wants to be called again,
+ * -1: not before something is fed.
+ *
+ * @param may_show  false while the sinks are behind: a line may then be unfinished only
+ *                  because we hold its writer back, so its time starts anew
+ */
+int64_t hvi_outmux_tick(struct hvi_outmux *m, int64_t now_ms, bool may_show);
 /** A line of our own (without its newline) to the stderr side. */
 enum hvd_status hvi_outmux_say(struct hvi_outmux *m, const char *line);
 

@@ -31,7 +31,8 @@ static void list_slots(const struct hvi_host *host, size_t n, char *out, size_t 
 }
 
 /* Fills in the numbers that nobody said. Returns the sum. */
-static long fill_slots(struct hvi_host *host, size_t n, const struct hvi_plan_wish *wish)
+static long fill_slots(struct hvi_host *host, size_t n,
+                       const struct hvi_plan_wish *wish)
 {
     bool any = false;
     long sum = 0;
@@ -40,8 +41,7 @@ static long fill_slots(struct hvi_host *host, size_t n, const struct hvi_plan_wi
         any = any || host[i].slots > 0;
     for (size_t i = 0; i < n; i++) {
         if (host[i].slots == 0 && !any && wish->np > 0)
-            host[i].slots =
-                wish->np / (int)n + ((int)i < wish->np % (int)n ? 1 : 0);
+            host[i].slots = wish->np / (int)n + ((int)i < wish->np % (int)n ? 1 : 0);
         else if (host[i].slots == 0)
             host[i].slots = 1;
         sum += host[i].slots;
@@ -114,10 +114,11 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
     }
     if (p.np > sum && !wish->oversubscribe) {
         list_slots(host, n, list, sizeof list);
-        rc = hvi_fail(err, HVD_EINVAL,
-                      "-np %d needs %d slots, hosts offer %ld (%s); add slots or hosts, or "
-                      "use --oversubscribe",
-                      p.np, p.np, sum, list);
+        rc = hvi_fail(
+            err, HVD_EINVAL,
+            "-np %d needs %d slots, hosts offer %ld (%s); add slots or hosts, or "
+            "use --oversubscribe",
+            p.np, p.np, sum, list);
         goto done;
     }
     oversubscribe(host, n, sum, p.np);

@@ -1,5 +1,5 @@
-/** Which rank runs where. Pure; Horovod's order (reference: hosts in the order given, all
- *  slots of a host one after another). */
+/** Which rank runs where. Pure; Horovod's order (reference: hosts in the order given,
+ * all slots of a host one after another). */
 #ifndef HVI_HVDRUN_PLAN_H
 #define HVI_HVDRUN_PLAN_H
 
@@ -17,8 +17,9 @@ struct hvi_plan {
     int np;
     struct hvi_place *place; /* [np] */
     size_t nhosts;
-    struct hvi_host *host; /* [nhosts], names borrowed from the hosts; slots: ranks there */
-    int *first_rank;       /* [nhosts] */
+    struct hvi_host
+        *host;       /* [nhosts], names borrowed from the hosts; slots: ranks there */
+    int *first_rank; /* [nhosts] */
 };
 
 struct hvi_plan_wish {
@@ -31,11 +32,11 @@ struct hvi_plan_wish {
  * Lays the ranks out.
  *
  * @param hosts  may be empty: localhost with np (else cores) slots. Where some have a
- *               number, the others have 1 slot; where none has and np is given, the ranks
- *               go in even blocks. Must outlive the plan.
+ *               number, the others have 1 slot; where none has and np is given, the
+ * ranks go in even blocks. Must outlive the plan.
  *
- * Returns  HVD_OK; HVD_EINVAL: more ranks than slots, with the arithmetic; HVD_ELIMIT: more
- *          than HVD_RANKS_MAX; HVD_ENOMEM.
+ * Returns  HVD_OK; HVD_EINVAL: more ranks than slots, with the arithmetic; HVD_ELIMIT:
+ * more than HVD_RANKS_MAX; HVD_ENOMEM.
  */
 enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
                               const struct hvi_plan_wish *wish, struct hvi_plan *out,

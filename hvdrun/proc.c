@@ -33,9 +33,10 @@ enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX], struct hvi_e
             return HVD_OK;
         path += dir + (path[dir] == ':');
     }
-    return hvi_fail(err, HVD_EIO,
-                    "%s is neither beside hvdrun (%s) nor on PATH; is hvd installed whole?",
-                    name, self);
+    return hvi_fail(
+        err, HVD_EIO,
+        "%s is neither beside hvdrun (%s) nor on PATH; is hvd installed whole?", name,
+        self);
 }
 
 /* In the child. Only async-signal-safe calls: hvdrun may have threads. */
@@ -76,13 +77,16 @@ enum hvd_status hvi_proc_start(char *const argv[], struct hvi_proc *out,
 
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0 ||
         pipe2(fail, O_CLOEXEC) != 0) {
-        rc = hvi_fail(err, HVD_EIO, "cannot start %s: pipe: %s", argv[0], strerror(errno));
+        rc = hvi_fail(err, HVD_EIO, "cannot start %s: pipe: %s", argv[0],
+                      strerror(errno));
         goto done;
     }
-    (void)fcntl(from[1], F_SETPIPE_SZ, 1024 * 1024); /* fewer wake-ups; may be refused */
+    (void)fcntl(from[1], F_SETPIPE_SZ,
+                1024 * 1024); /* fewer wake-ups; may be refused */
     pid = fork();
     if (pid < 0) {
-        rc = hvi_fail(err, HVD_EIO, "cannot start %s: fork: %s", argv[0], strerror(errno));
+        rc = hvi_fail(err, HVD_EIO, "cannot start %s: fork: %s", argv[0],
+                      strerror(errno));
         goto done;
     }
     if (pid == 0)

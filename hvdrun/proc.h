@@ -14,12 +14,14 @@ struct hvi_proc {
     int from_fd; /* its stdout */
 };
 
-/** Absolute path of a program of ours: beside this executable, else on PATH. HVD_EIO. */
-enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX], struct hvi_err *err);
+/** Absolute path of a program of ours: beside this executable, else on PATH. HVD_EIO.
+ */
+enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX],
+                              struct hvi_err *err);
 
 /**
- * Forks and executes argv[0] (a path, or a name to look up on PATH) in a process group of
- * its own, so that the terminal's ^C reaches hvdrun alone. stderr is inherited.
+ * Forks and executes argv[0] (a path, or a name to look up on PATH) in a process group
+ * of its own, so that the terminal's ^C reaches hvdrun alone. stderr is inherited.
  *
  * Returns  HVD_OK, HVD_EIO with the reason (also when the exec failed).
  * Blocks   until the exec has happened.

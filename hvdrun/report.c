@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "hvdrun/exitcode.h"
+#include "proto/base/err.h"
 
 #define LINE_MAX_BYTES 1000
 
@@ -29,7 +30,8 @@ void hvi_report_fini(struct hvi_report *r)
     memset(r, 0, sizeof *r);
 }
 
-void hvi_report_stderr(struct hvi_report *r, int rank, const void *data, size_t size_bytes)
+void hvi_report_stderr(struct hvi_report *r, int rank, const void *data,
+                       size_t size_bytes)
 {
     struct hvi_tail *t = &r->tail[rank];
     const char *p = data;
@@ -138,8 +140,8 @@ static enum hvd_status put_others(const struct hvi_failure *f, struct hvi_buf *o
     return rc;
 }
 
-enum hvd_status hvi_report_failure(const struct hvi_report *r, const struct hvi_failure *f,
-                                   struct hvi_buf *out)
+enum hvd_status hvi_report_failure(const struct hvi_report *r,
+                                   const struct hvi_failure *f, struct hvi_buf *out)
 {
     char words[128];
     enum hvd_status rc;

@@ -1,4 +1,5 @@
-/** The words about the first failure, and the last lines each rank wrote to stderr. Pure. */
+/** The words about the first failure, and the last lines each rank wrote to stderr.
+ * Pure. */
 #ifndef HVI_HVDRUN_REPORT_H
 #define HVI_HVDRUN_REPORT_H
 
@@ -42,7 +43,7 @@ struct hvi_failure {
  *       | ...
  *     hvdrun: 3 other ranks are being stopped
  */
-enum hvd_status hvi_report_failure(const struct hvi_report *r, const struct hvi_failure *f,
-                                   struct hvi_buf *out);
+enum hvd_status hvi_report_failure(const struct hvi_report *r,
+                                   const struct hvi_failure *f, struct hvi_buf *out);
 
 #endif

@@ -50,7 +50,8 @@ static void empty(int fd, int depth)
             continue;
         if (unlinkat(dirfd(d), e->d_name, 0) == 0 || errno == ENOENT || depth >= 3)
             continue;
-        sub = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        sub = openat(dirfd(d), e->d_name,
+                     O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (sub >= 0)
             empty(sub, depth + 1);
         unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR);
@@ -101,7 +102,8 @@ enum hvd_status hvi_rundir_put_key(const char *dir, const uint8_t *key, char *ou
     text[sizeof text - 1] = '\n';
     n = write(fd, text, sizeof text);
     if (n != (ssize_t)sizeof text)
-        rc = hvi_fail(err, HVD_EIO, "%s: %s", out, n < 0 ? strerror(errno) : "disk full");
+        rc = hvi_fail(err, HVD_EIO, "%s: %s", out,
+                      n < 0 ? strerror(errno) : "disk full");
     hvi_wipe(text, sizeof text);
     close(fd);
     return rc;

@@ -9,13 +9,14 @@
 /** Short enough that a Unix socket in it has room for its name (108 bytes in all). */
 #define HVI_RUNDIR_MAX 64
 
-/** ${XDG_RUNTIME_DIR:-/tmp}/hvd-XXXXXX, 0700; /tmp when that directory is too long a name,
- *  missing or not ours to write. */
+/** ${XDG_RUNTIME_DIR:-/tmp}/hvd-XXXXXX, 0700; /tmp when that directory is too long a
+ * name, missing or not ours to write. */
 enum hvd_status hvi_rundir_make(char out[HVI_RUNDIR_MAX], struct hvi_err *err);
 
 /**
  * Removes it with all in it. Refuses what hvi_rundir_make() cannot have made: another
- * owner, other rights, a symbolic link, another name. Silent; also called by the keeper.
+ * owner, other rights, a symbolic link, another name. Silent; also called by the
+ * keeper.
  */
 void hvi_rundir_remove(const char *path);
 

@@ -1,5 +1,6 @@
-/** Writing the joined output to stdout and stderr without ever blocking the loop: a worker
- *  thread of libuv does the write, one at a time for each descriptor, so the order stays. */
+/** Writing the joined output to stdout and stderr without ever blocking the loop: a
+ * worker thread of libuv does the write, one at a time for each descriptor, so the
+ * order stays. */
 #ifndef HVI_HVDRUN_SINK_H
 #define HVI_HVDRUN_SINK_H
 

@@ -6,6 +6,8 @@
 
 #include "proto/base/env.h"
 
+#define CACHE_MAX 4096 /* what the coordinator keeps at most; more is the same */
+
 /* Variables under construction. */
 struct vars {
     Hvi__EnvVar *room; /* [cap] */
@@ -35,11 +37,13 @@ static enum hvd_status vars_init(struct vars *v, size_t cap)
 static void put_bytes(struct vars *v, const char *name, size_t name_bytes,
                       const char *value)
 {
-    Hvi__EnvVar *e = &v->room[v->n];
+    static const Hvi__EnvVar none = HVI__ENV_VAR__INIT;
+    Hvi__EnvVar *e;
 
     if (v->n == v->cap)
         return;
-    hvi__env_var__init(e);
+    e = &v->room[v->n];
+    *e = none;
     e->name.data = (uint8_t *)(uintptr_t)name;
     e->name.len = name_bytes;
     e->value.data = (uint8_t *)(uintptr_t)value;
@@ -63,8 +67,8 @@ static void put_int(struct vars *v, const char *name, int value)
 bool hvi_spec_forwards(const char *name, size_t name_bytes)
 {
     static const char *const denied[] = {
-        "OLDPWD",        "_",         "_HOROVOD_SECRET_KEY", "HVD_KEY_FILE",
-        "HVD_COORDINATOR", "HVD_RUNTIME_DIR"};
+        "OLDPWD",         "_", "_HOROVOD_SECRET_KEY", "HVD_KEY_FILE", "HVD_COORDINATOR",
+        "HVD_RUNTIME_DIR"};
     static const char mask[] = "CUDA_VISIBLE_DEVICES";
 
     for (size_t i = 0; i < sizeof denied / sizeof denied[0]; i++)
@@ -112,12 +116,15 @@ static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
     put_int(v, "LOCAL_WORLD_SIZE", h->slots);
     put(v, "HVD_HOSTNAME", h->name);
     put(v, "HOROVOD_HOSTNAME", h->name);
+    if (s->tty)
+        put(v, "HVD_TTY", "1");
     if (!in_environ(s->environ, "MASTER_ADDR"))
         put(v, "MASTER_ADDR", "127.0.0.1");
     if (!in_environ(s->environ, "MASTER_PORT") && s->master_port > 0)
         put_int(v, "MASTER_PORT", s->master_port);
     if (s->opts->start_timeout_ms > 0) {
-        put_int(v, "HVD_START_TIMEOUT", (int)((s->opts->start_timeout_ms + 999) / 1000));
+        put_int(v, "HVD_START_TIMEOUT",
+                (int)((s->opts->start_timeout_ms + 999) / 1000));
         put_int(v, "HOROVOD_START_TIMEOUT",
                 (int)((s->opts->start_timeout_ms + 999) / 1000));
     }
@@ -167,8 +174,10 @@ static void ranks_fini(struct ranks *r)
     vars_fini(&r->vars);
 }
 
-static enum hvd_status ranks_init(struct ranks *r, const struct hvi_spec *s, size_t host)
+static enum hvd_status ranks_init(struct ranks *r, const struct hvi_spec *s,
+                                  size_t host)
 {
+    static const Hvi__RankSpec none = HVI__RANK_SPEC__INIT;
     int first = s->plan->first_rank[host];
 
     r->n = (size_t)s->plan->host[host].slots;
@@ -180,7 +189,7 @@ static enum hvd_status ranks_init(struct ranks *r, const struct hvi_spec *s, siz
     for (size_t i = 0; i < r->n; i++) {
         size_t before = r->vars.n;
 
-        hvi__rank_spec__init(&r->room[i]);
+        r->room[i] = none;
         r->room[i].rank = first + (int)i;
         r->room[i].local_rank = (int)i;
         put_rank(s, first + (int)i, &r->vars);
@@ -200,8 +209,8 @@ static void set_key(const struct hvi_spec *s, ProtobufCBinaryData *key,
     job_id->len = HVI_JOB_ID_BYTES;
 }
 
-enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host, struct hvi_buf *out,
-                               struct hvi_err *err)
+enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
+                               struct hvi_buf *out, struct hvi_err *err)
 {
     Hvi__JobSpec msg = HVI__JOB_SPEC__INIT;
     struct vars vars = {0};
@@ -237,9 +246,10 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host, struct hvi
     msg.stdin_rank = s->opts->stdin_rank;
     rc = hvi_msg_put(out, HVI_MSG_JOB_SPEC, &msg);
     if (rc == HVD_ELIMIT)
-        rc = hvi_fail(err, rc,
-                      "the command and the environment (%zu variables) do not fit into 1 MiB",
-                      vars.n);
+        rc = hvi_fail(
+            err, rc,
+            "the command and the environment (%zu variables) do not fit into 1 MiB",
+            vars.n);
     else if (rc != HVD_OK)
         rc = hvi_fail(err, rc, "%s", hvi_status_text(rc));
 done:
@@ -251,8 +261,9 @@ done:
 
 /* ---- the coordinator */
 
-static enum hvd_status setting(const struct hvi_opts *o, const char *name, int64_t fallback,
-                               int64_t max, int64_t *out, struct hvi_err *err)
+static enum hvd_status setting(const struct hvi_opts *o, const char *name,
+                               int64_t fallback, int64_t max, int64_t *out,
+                               struct hvi_err *err)
 {
     const char *value = hvi_opts_env(o, name);
     char what[64];
@@ -272,7 +283,7 @@ enum hvd_status hvi_spec_settings(const struct hvi_opts *o, Hvi__CoordConfig *ou
         setting(o, "FUSION_THRESHOLD", 64 << 20, INT64_MAX / 2, &fusion, err);
 
     if (rc == HVD_OK)
-        rc = setting(o, "CACHE_CAPACITY", 4096, 1 << 20, &cache, err);
+        rc = setting(o, "CACHE_CAPACITY", CACHE_MAX, INT64_MAX / 2, &cache, err);
     if (rc == HVD_OK)
         rc = setting(o, "STALL_CHECK_DISABLE", 0, 1, &off, err);
     if (rc == HVD_OK)
@@ -286,7 +297,9 @@ enum hvd_status hvi_spec_settings(const struct hvi_opts *o, Hvi__CoordConfig *ou
     if (rc != HVD_OK)
         return rc;
     out->fusion_bytes = fusion > 0 ? (uint64_t)fusion : 1;
-    out->cache_capacity = cache > 0 ? (uint32_t)cache : 1;
+    out->cache_capacity = cache < 1           ? 1
+                          : cache > CACHE_MAX ? CACHE_MAX
+                                              : (uint32_t)cache;
     out->stall_warn_ms = off != 0 ? 0 : (uint32_t)(warn_s * 1000);
     out->stall_shutdown_ms = (uint32_t)(stop_s * 1000);
     out->start_timeout_ms = o->start_timeout_ms > 0 ? (uint32_t)o->start_timeout_ms
@@ -297,6 +310,7 @@ enum hvd_status hvi_spec_settings(const struct hvi_opts *o, Hvi__CoordConfig *ou
 enum hvd_status hvi_spec_coord(const struct hvi_spec *s, struct hvi_buf *out,
                                struct hvi_err *err)
 {
+    static const Hvi__Slot none = HVI__SLOT__INIT;
     Hvi__CoordConfig msg = HVI__COORD_CONFIG__INIT;
     size_t np = (size_t)s->plan->np;
     Hvi__Slot *room = calloc(np, sizeof *room);
@@ -311,7 +325,7 @@ enum hvd_status hvi_spec_coord(const struct hvi_spec *s, struct hvi_buf *out,
     if (rc != HVD_OK)
         goto done;
     for (size_t i = 0; i < np; i++) {
-        hvi__slot__init(&room[i]);
+        room[i] = none;
         room[i].host = s->plan->host[s->plan->place[i].host].name;
         room[i].slot = s->plan->place[i].local_rank;
         list[i] = &room[i];

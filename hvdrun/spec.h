@@ -1,4 +1,5 @@
-/** What hvdrun tells the coordinator and the agents about the job: COORD_CONFIG, JOB_SPEC. */
+/** What hvdrun tells the coordinator and the agents about the job: COORD_CONFIG,
+ * JOB_SPEC. */
 #ifndef HVI_HVDRUN_SPEC_H
 #define HVI_HVDRUN_SPEC_H
 
@@ -19,6 +20,7 @@ struct hvi_spec {
     const char *cwd;
     char **environ; /* hvdrun's own */
     int master_port;
+    bool tty; /* hvdrun's output is a terminal: ranks get HVD_TTY=1 */
 };
 
 /** Settings of the coordinator, from options and environment. HVD_EINVAL names the
@@ -30,8 +32,8 @@ enum hvd_status hvi_spec_coord(const struct hvi_spec *s, struct hvi_buf *out,
                                struct hvi_err *err);
 /** Appends the JOB_SPEC frame for one host of the plan (it holds the key: wipe).
  *  HVD_ELIMIT: the environment or the command does not fit. HVD_ENOMEM. */
-enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host, struct hvi_buf *out,
-                               struct hvi_err *err);
+enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
+                               struct hvi_buf *out, struct hvi_err *err);
 
 /** false for variables that must not travel: secrets, an outer job's, BASH_FUNC_... */
 bool hvi_spec_forwards(const char *name, size_t name_bytes);

@@ -16,8 +16,8 @@ struct hvi_verdict_rank {
 struct hvi_verdict {
     int np;
     struct hvi_verdict_rank *rank; /* [np] */
-    int first; /* first to end badly by itself, or -1 */
-    int lost;  /* the coordinator saw this one go first, or -1 */
+    int first;                     /* first to end badly by itself, or -1 */
+    int lost;                      /* the coordinator saw this one go first, or -1 */
     int failed, stopped, exited;
 };
 
@@ -33,8 +33,8 @@ void hvi_verdict_no_bye(struct hvi_verdict *v, int rank);
 /** Something went wrong so far. */
 bool hvi_verdict_bad(const struct hvi_verdict *v);
 /**
- * The rank to name, or -1. Where the coordinator lost a rank first, failures of others are
- * secondary: that rank is named, and what happened to it may not be known yet.
+ * The rank to name, or -1. Where the coordinator lost a rank first, failures of others
+ * are secondary: that rank is named, and what happened to it may not be known yet.
  *
  * @param settled  false: worth waiting for the named rank's own end
  */

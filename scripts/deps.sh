@@ -15,6 +15,7 @@ base='     build-essential           build-essential
            libprotobuf-c-dev         libprotobuf-c-dev
            protobuf-c-compiler       protobuf-c-compiler
            libpopt-dev               libpopt-dev
+           libyaml-dev               libyaml-dev
            libjansson-dev            libjansson-dev
            libxxhash-dev             libxxhash-dev
            uthash-dev                uthash-dev

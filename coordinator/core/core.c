@@ -103,9 +103,11 @@ void hvi_core_free(struct hvi_core *core)
     if (core == NULL)
         return;
     HVI_ASSERT(core->magic == CORE_MAGIC);
-    hvi_epoch_reset(core);
     HASH_ITER(hh, core->conns, c, tmp)
-    hvi_core_drop(core, c);
+    {
+        hvi_core_drop(core, c);
+    }
+    hvi_epoch_reset(core);
     for (uint32_t i = 0; core->cfg.hosts != NULL && i < core->cfg.np; i++)
         free((char *)(uintptr_t)core->cfg.hosts[i]);
     free((void *)(uintptr_t)core->cfg.hosts);

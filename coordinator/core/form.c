@@ -248,6 +248,8 @@ void hvi_form_check_exited(struct hvi_core *core)
         hvi_text_wait_status(&t, p->wait_status);
         hvi_text_add(&t, p->served ? " and will not come back" : " before hvd_init");
         hvi_form_refuse_all(core, HVD_EPEER, t.s);
+        if (p->wait_status == 0) /* a failed rank speaks for itself */
+            hvi_emit_note(core, HVI_NOTE_FATAL, "%s", t.s);
         return;
     }
 }

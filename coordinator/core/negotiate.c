@@ -197,20 +197,27 @@ static int32_t lowest(const struct rankset *who)
     return r;
 }
 
-/* "the ranks disagree: shape [2] on rank 0, [3] on rank 2 (ranks 0 and 1 agree, ...)"
+/* The variant whose lowest rank follows `after`; NULL: none. */
+static const struct variant *next_variant(const struct op *op, int32_t after)
+{
+    const struct variant *best = NULL;
+
+    for (const struct variant *v = op->variants; v != NULL; v = v->next)
+        if (lowest(&v->who) > after &&
+            (best == NULL || lowest(&v->who) < lowest(&best->who)))
+            best = v;
+    return best;
+}
+
+/* "the ranks disagree: shape [2] on rank 0, [3] on rank 2 (ranks 0 and 1 against ...)"
  */
 static void fail_mismatch(struct hvi_core *core, struct op *op)
 {
-    struct variant *a = op->variants, *b = NULL;
+    const struct variant *a = next_variant(op, -1);
+    const struct variant *b = next_variant(op, lowest(&a->who));
     struct text t = {.n = 0};
     char what[512], safe[600];
 
-    for (struct variant *v = op->variants; v != NULL; v = v->next)
-        if (lowest(&v->who) < lowest(&a->who))
-            a = v;
-    for (struct variant *v = op->variants; v != NULL; v = v->next)
-        if (v != a && (b == NULL || lowest(&v->who) < lowest(&b->who)))
-            b = v;
     HVI_ASSERT(b != NULL);
     hvi_request_explain(a->req, lowest(&a->who), b->req, lowest(&b->who), what,
                         sizeof what);
@@ -219,11 +226,10 @@ static void fail_mismatch(struct hvi_core *core, struct op *op)
     if (op->nannounced > 2) {
         hvi_text_add(&t, " (");
         add_ranks(&t, &a->who, core->size);
-        for (struct variant *v = op->variants; v != NULL; v = v->next)
-            if (v != a) {
-                hvi_text_add(&t, " against ");
-                add_ranks(&t, &v->who, core->size);
-            }
+        for (; b != NULL; b = next_variant(op, lowest(&b->who))) {
+            hvi_text_add(&t, " against ");
+            add_ranks(&t, &b->who, core->size);
+        }
         hvi_text_add(&t, ")");
     }
     send_fail(core, &op->set->set, a->req->name, op->set->id, HVD_EMISMATCH, t.s);

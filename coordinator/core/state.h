@@ -20,8 +20,9 @@
 #define HVI_PSETS_MAX 4096    /* living process sets */
 #define HVI_PSET_CALLS_MAX 64 /* unanswered calls of one rank */
 #define HVI_SHM_RANKS_MAX 256
-#define HVI_IDS_MAX 4096 /* ids in use; what a worker's table and the host board hold  \
-                          */
+#define HVI_IDS_MAX                                                                    \
+    4096 /* ids in use; what a worker's table and the host board hold                  \
+          */
 #define HVI_PLANE_SHM 1
 #define HVI_PLANE_TCP 2
 

@@ -17,9 +17,10 @@
 #include "proto/base/list.h"
 #include "proto/sec/handshake.h"
 
-#define HVI_NET_QUEUE_MAX (5u * 1024 * 1024) /* queued to one peer: 4 MiB and a frame  \
-                                              */
-#define HVI_NET_DROP_AT (256u * 1024)        /* droppable frames go no further */
+#define HVI_NET_QUEUE_MAX                                                              \
+    (5u * 1024 * 1024)                /* queued to one peer: 4 MiB and a frame         \
+                                       */
+#define HVI_NET_DROP_AT (256u * 1024) /* droppable frames go no further */
 
 enum hvi_net_state {
     HVI_NET_UNSET = 0,

@@ -330,6 +330,8 @@ static void on_frame(struct hvi_net_conn *c, uint32_t type, const uint8_t *paylo
     struct hvi_msg msg = {0};
     enum hvd_status rc;
 
+    hvi_log_debug("net", "conn=%llu %s %zu bytes", (unsigned long long)c->id,
+                  hvi_msg_name(type), size_bytes);
     if (type == HVI_MSG_READY) {
         rc = hvi_ready_get(payload, size_bytes, &ev.epoch, &ids, &ev.nids, &err);
         ev.kind = HVI_EV_READY;

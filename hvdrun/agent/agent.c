@@ -1,12 +1,13 @@
 #include "hvdrun/agent/agent.h"
 
 /*
- * Happy path: AGENT_UP; JOB_SPEC; the link to the coordinator comes up; ranks are forked;
- * STARTED, OUTPUT, EXITED for each; hvdrun closes our stdin; we end.
- * Failure paths: stdin ends while ranks run (hvdrun is gone): kill all at once. The keeper
- * dies: kill all, tell. The link does not come up, or its lease runs out: kill all, tell.
- * The link ends otherwise: tell hvdrun, which knows whether that matters. Each rank of the
- * specification gets exactly one EXITED, also one that never started (pid 0).
+ * Happy path: AGENT_UP; JOB_SPEC; the link to the coordinator comes up; ranks are
+ * forked; STARTED, OUTPUT, EXITED for each; hvdrun closes our stdin; we end. Failure
+ * paths: stdin ends while ranks run (hvdrun is gone): kill all at once. The keeper
+ * dies: kill all, tell. The link does not come up, or its lease runs out: kill all,
+ * tell. The link ends otherwise: tell hvdrun, which knows whether that matters. Each
+ * rank of the specification gets exactly one EXITED, also one that never started (pid
+ * 0).
  */
 
 #include <errno.h>
@@ -28,7 +29,8 @@
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
-#define LINGER_MS 250 /* how long a descendant may hold an ended worker's output, twice */
+#define LINGER_MS                                                                      \
+    250 /* how long a descendant may hold an ended worker's output, twice */
 #define ALL_WINDOWS_BYTES (64u * 1024 * 1024) /* unacknowledged output of all ranks */
 #define MIN_WINDOW_BYTES (128u * 1024)
 
@@ -163,7 +165,8 @@ static void on_started(struct hvi_rank *r, const struct hvi_spawn_failure *f)
 
     if (f->stage == HVI_SPAWN_CHDIR) {
         hvi_escape(shown, sizeof shown, a->cwd, strlen(a->cwd));
-        snprintf(text, sizeof text, "working directory %s: %s", shown, strerror(f->error));
+        snprintf(text, sizeof text, "working directory %s: %s", shown,
+                 strerror(f->error));
     } else if (f->stage == HVI_SPAWN_EXEC) {
         bool path = strchr(a->argv[0], '/') != NULL;
 
@@ -171,9 +174,12 @@ static void on_started(struct hvi_rank *r, const struct hvi_spawn_failure *f)
         if (f->error == ENOENT && !path)
             snprintf(text, sizeof text, "command '%s' is not on PATH", shown);
         else if (f->error == ENOENT && access(a->argv[0], F_OK) == 0)
-            snprintf(text, sizeof text, "cannot run '%s': the interpreter its first line names is missing", shown);
+            snprintf(text, sizeof text,
+                     "cannot run '%s': the interpreter its first line names is missing",
+                     shown);
         else
-            snprintf(text, sizeof text, "cannot run '%s': %s", shown, strerror(f->error));
+            snprintf(text, sizeof text, "cannot run '%s': %s", shown,
+                     strerror(f->error));
     } else if (f->stage != 0) {
         snprintf(text, sizeof text, "cannot start a rank: %s", strerror(f->error));
     }
@@ -321,7 +327,9 @@ static const char *rank_state(struct agent *a, int32_t rank)
         const struct hvi_rank *r = &a->ranks[i];
 
         if (r->rank == rank)
-            return r->exited ? "exited" : r->pid == 0 ? "not started" : hvi_procstat(r->pid);
+            return r->exited     ? "exited"
+                   : r->pid == 0 ? "not started"
+                                 : hvi_procstat(r->pid);
     }
     return "unknown";
 }
@@ -352,7 +360,8 @@ static void link_frame(void *data, const struct hvi_msg *msg)
     else if (msg->type == HVI_MSG_REFUSED)
         send_error(a, HVD_EIO, ((const Hvi__Refused *)msg->body)->text);
     else
-        hvi_log_debug("agent", "ignored %s from the coordinator", hvi_msg_name(msg->type));
+        hvi_log_debug("agent", "ignored %s from the coordinator",
+                      hvi_msg_name(msg->type));
 }
 
 static void link_down(void *data, bool lease, const char *why)
@@ -380,7 +389,8 @@ static char *dup_bytes(const ProtobufCBinaryData *b)
     return strndup((const char *)b->data, b->len);
 }
 
-static enum hvd_status put_vars(struct hvi_jobenv *env, Hvi__EnvVar *const *vars, size_t n)
+static enum hvd_status put_vars(struct hvi_jobenv *env, Hvi__EnvVar *const *vars,
+                                size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         enum hvd_status rc = hvi_jobenv_put(env, vars[i]->name.data, vars[i]->name.len,
@@ -411,8 +421,8 @@ static enum hvd_status put_place(struct agent *a, const Hvi__JobSpec *s,
 {
     char key_path[128], cores[16];
     int per_rank;
-    enum hvd_status rc = hvi_rundir_put_key(a->rundir, s->key.data, key_path,
-                                            sizeof key_path, err);
+    enum hvd_status rc =
+        hvi_rundir_put_key(a->rundir, s->key.data, key_path, sizeof key_path, err);
 
     if (rc != HVD_OK)
         return rc;
@@ -486,8 +496,8 @@ static void on_spec(struct agent *a, const Hvi__JobSpec *s)
     if (rc == HVD_OK && a->stopping)
         stop_ranks(a, 0);
     else if (rc == HVD_OK)
-        rc = hvi_link_open(&a->link, &a->loop, s->coordinator, s->key.data, s->job_id.data,
-                           &link_ops, a, &err);
+        rc = hvi_link_open(&a->link, &a->loop, s->coordinator, s->key.data,
+                           s->job_id.data, &link_ops, a, &err);
     if (rc == HVD_OK)
         return;
     send_error(a, rc, err.text);
@@ -513,7 +523,8 @@ static void on_ack(struct agent *a, const Hvi__OutputAck *m)
 static void on_stdin(struct agent *a, const Hvi__StdinData *m)
 {
     for (int i = 0; i < a->nranks; i++)
-        if (m->rank == -2 || m->rank == a->ranks[i].rank)
+        if ((m->rank == -2 || m->rank == a->ranks[i].rank) &&
+            a->ranks[i].in.chan != NULL)
             hvi_win_write(&a->ranks[i].in, m->data.data, m->data.len);
 }
 
@@ -586,7 +597,8 @@ static void keeper_cb(uv_poll_t *p, int status, int events)
     (void)events;
     uv_poll_stop(p);
     kill_all(a);
-    send_error(a, HVD_EIO, "the keeper process died; all ranks of this host were killed");
+    send_error(a, HVD_EIO,
+               "the keeper process died; all ranks of this host were killed");
     if (a->have_spec && !a->launched)
         stop_ranks(a, 0);
 }
@@ -678,7 +690,8 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
     a->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     use_cgroup(a);
     if (a->null_fd < 0 || uv_loop_init(&a->loop) != 0 ||
-        hvi_chan_open(&a->chan, &a->loop, in_fd, out_fd, &chan_ops, a, &err) != HVD_OK) {
+        hvi_chan_open(&a->chan, &a->loop, in_fd, out_fd, &chan_ops, a, &err) !=
+            HVD_OK) {
         hvi_log_error("agent", "cannot begin: %s", err.text);
         hvi_keeper_stop(keeper);
         return 1;
@@ -687,7 +700,8 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
     uv_signal_init(&a->loop, &a->sigchld);
     uv_timer_init(&a->loop, &a->stop_timer);
     uv_timer_init(&a->loop, &a->linger_timer);
-    a->keeper_poll.data = a->sigchld.data = a->stop_timer.data = a->linger_timer.data = a;
+    a->keeper_poll.data = a->sigchld.data = a->stop_timer.data = a->linger_timer.data =
+        a;
     a->handles_open = true;
     uv_poll_start(&a->keeper_poll, UV_DISCONNECT, keeper_cb);
     uv_signal_start(&a->sigchld, sigchld_cb, SIGCHLD);

@@ -1,4 +1,5 @@
-/** The agent of one host: starts the workers hvdrun asks for and sees them to their end. */
+/** The agent of one host: starts the workers hvdrun asks for and sees them to their
+ * end. */
 #ifndef HVI_AGENT_AGENT_H
 #define HVI_AGENT_AGENT_H
 

@@ -1,5 +1,5 @@
-/** A cgroup v2 of our own for the workers, where this user may make one: killing it also
- *  reaches descendants that left their process group. Optional everywhere. */
+/** A cgroup v2 of our own for the workers, where this user may make one: killing it
+ * also reaches descendants that left their process group. Optional everywhere. */
 #ifndef HVI_AGENT_CGROUP_H
 #define HVI_AGENT_CGROUP_H
 
@@ -10,7 +10,8 @@
  *
  * @param dir  [cap], its directory
  * @param fd   its cgroup.procs, close-on-exec: a child writes "0" to enter
- * Returns     0; -1 where there is no cgroup v2, no right to make one, or no cgroup.kill
+ * Returns     0; -1 where there is no cgroup v2, no right to make one, or no
+ * cgroup.kill
  */
 int hvi_cgroup_make(char *dir, size_t cap, int *fd);
 /** Kills everything in it. Also safe in the keeper. */

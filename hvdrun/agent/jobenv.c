@@ -26,8 +26,8 @@ static enum hvd_status grow(struct hvi_jobenv *e)
     return HVD_OK;
 }
 
-enum hvd_status hvi_jobenv_put(struct hvi_jobenv *e, const void *name, size_t name_bytes,
-                               const void *value, size_t value_bytes)
+enum hvd_status hvi_jobenv_put(struct hvi_jobenv *e, const void *name,
+                               size_t name_bytes, const void *value, size_t value_bytes)
 {
     char **old;
     char *text;
@@ -57,7 +57,8 @@ enum hvd_status hvi_jobenv_put(struct hvi_jobenv *e, const void *name, size_t na
     return HVD_OK;
 }
 
-enum hvd_status hvi_jobenv_set(struct hvi_jobenv *e, const char *name, const char *value)
+enum hvd_status hvi_jobenv_set(struct hvi_jobenv *e, const char *name,
+                               const char *value)
 {
     return hvi_jobenv_put(e, name, strlen(name), value, strlen(value));
 }

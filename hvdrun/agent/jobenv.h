@@ -14,9 +14,11 @@ struct hvi_jobenv {
 };
 
 /** HVD_EINVAL: empty name, '=' in the name, NUL in either. HVD_ENOMEM. */
-enum hvd_status hvi_jobenv_put(struct hvi_jobenv *e, const void *name, size_t name_bytes,
-                               const void *value, size_t value_bytes);
-enum hvd_status hvi_jobenv_set(struct hvi_jobenv *e, const char *name, const char *value);
+enum hvd_status hvi_jobenv_put(struct hvi_jobenv *e, const void *name,
+                               size_t name_bytes, const void *value,
+                               size_t value_bytes);
+enum hvd_status hvi_jobenv_set(struct hvi_jobenv *e, const char *name,
+                               const char *value);
 /** NULL when not set. Borrowed. */
 const char *hvi_jobenv_get(const struct hvi_jobenv *e, const char *name);
 enum hvd_status hvi_jobenv_copy(const struct hvi_jobenv *from, struct hvi_jobenv *to);

@@ -1,11 +1,11 @@
 #include "hvdrun/agent/keeper.h"
 
 /*
- * Happy path: ADD for each worker, acknowledged; REMOVE when it has ended; end of file when
- * the agent exits; nothing is left to kill; the keeper exits.
- * Failure: the agent dies. The socket may still hold messages: they are read first, then
- * end of file, then every group is killed. A worker whose ADD was never read has not been
- * allowed to exec yet and ends by itself, because its go pipe closed with the agent.
+ * Happy path: ADD for each worker, acknowledged; REMOVE when it has ended; end of file
+ * when the agent exits; nothing is left to kill; the keeper exits. Failure: the agent
+ * dies. The socket may still hold messages: they are read first, then end of file, then
+ * every group is killed. A worker whose ADD was never read has not been allowed to exec
+ * yet and ends by itself, because its go pipe closed with the agent.
  */
 
 #include <errno.h>
@@ -23,7 +23,8 @@
 #include "hvdrun/rundir.h"
 #include "proto/base/clock.h"
 
-#define ACK_TIMEOUT_MS 5000 /* the keeper answers in microseconds unless it is stopped */
+#define ACK_TIMEOUT_MS                                                                 \
+    5000 /* the keeper answers in microseconds unless it is stopped */
 #define END_TIMEOUT_MS 1000
 
 enum op { OP_UNSET = 0, OP_ADD = 1, OP_REMOVE = 2, OP_CGROUP = 3 };
@@ -85,7 +86,8 @@ static void serve(int fd, struct groups *g)
     }
 }
 
-/* Keeps only what it needs open, so that nobody waits for an end of file because of it. */
+/* Keeps only what it needs open, so that nobody waits for an end of file because of it.
+ */
 static void shed(int keep_a, int keep_b)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);

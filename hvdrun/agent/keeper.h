@@ -1,7 +1,8 @@
 /**
  * The keeper: a child of the agent, forked before anything else, that knows all process
- * groups of the workers and kills them when the agent is gone, however it went. The last
- * of the three lifelines (DESIGN.md section 5): PDEATHSIG misses children of a worker.
+ * groups of the workers and kills them when the agent is gone, however it went. The
+ * last of the three lifelines (DESIGN.md section 5): PDEATHSIG misses children of a
+ * worker.
  */
 #ifndef HVI_AGENT_KEEPER_H
 #define HVI_AGENT_KEEPER_H
@@ -28,9 +29,11 @@ enum hvd_status hvi_keeper_start(int lifeline_fd, const char *rundir, int own,
 
 /** Tells it of a process group and waits (at most 5 s) until it knows. HVD_EIO. */
 enum hvd_status hvi_keeper_add(struct hvi_keeper *k, pid_t pgid, struct hvi_err *err);
-/** Forget a group; call before its leader is reaped, while the number is still its own. */
+/** Forget a group; call before its leader is reaped, while the number is still its own.
+ */
 void hvi_keeper_remove(struct hvi_keeper *k, pid_t pgid);
-/** A cgroup v2 directory all workers are in: its cgroup.kill catches what left the groups. */
+/** A cgroup v2 directory all workers are in: its cgroup.kill catches what left the
+ * groups. */
 enum hvd_status hvi_keeper_cgroup(struct hvi_keeper *k, const char *dir,
                                   struct hvi_err *err);
 /** Lets it end (it kills what is left) and waits for that, at most a second. */

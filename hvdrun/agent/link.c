@@ -2,8 +2,9 @@
 
 /*
  * Happy path: connect, hello, reply, on_up; heartbeats both ways every 2 s; close with
- * FINAL. Failure: refused or no answer within 5 s, another version, a record that does not
- * open, end of file, or a coordinator silent for 15 s: on_down, once, with the reason.
+ * FINAL. Failure: refused or no answer within 5 s, another version, a record that does
+ * not open, end of file, or a coordinator silent for 15 s: on_down, once, with the
+ * reason.
  */
 
 #include <stdio.h>
@@ -70,8 +71,8 @@ static void seal(struct hvi_agent_link *l, const struct hvi_buf *frame, bool las
 {
     struct hvi_buf out = {0};
 
-    if (hvi_stream_seal(&l->sec, hvi_buf_peek(frame), hvi_buf_size(frame), last, &out) ==
-        HVD_OK)
+    if (hvi_stream_seal(&l->sec, hvi_buf_peek(frame), hvi_buf_size(frame), last,
+                        &out) == HVD_OK)
         put(l, hvi_buf_peek(&out), hvi_buf_size(&out));
     hvi_buf_fini(&out);
 }
@@ -92,7 +93,8 @@ static void beat_cb(uv_timer_t *t)
 
     /* Counted in beats, not by the clock: an agent that was stopped itself must first
      * read what has arrived meanwhile. */
-    if (l->peer_beats && ++l->silent_beats > HVI_LINK_LEASE_MS / HVI_LINK_HEARTBEAT_MS) {
+    if (l->peer_beats &&
+        ++l->silent_beats > HVI_LINK_LEASE_MS / HVI_LINK_HEARTBEAT_MS) {
         down(l, true, "nothing heard for 15 s");
         return;
     }
@@ -126,8 +128,8 @@ static enum hvd_status open_one(struct hvi_agent_link *l, struct hvi_err *err)
         return rc;
     if (l->sec.ended && hvi_buf_size(&l->plain) == 0)
         return HVD_OK;
-    rc = hvi_frame_peek(hvi_buf_peek(&l->plain), hvi_buf_size(&l->plain), &type, &payload,
-                        &payload_bytes, &frame_bytes, err);
+    rc = hvi_frame_peek(hvi_buf_peek(&l->plain), hvi_buf_size(&l->plain), &type,
+                        &payload, &payload_bytes, &frame_bytes, err);
     if (rc == HVD_INPROGRESS)
         rc = hvi_fail(err, HVD_EPROTO, "a record with half a frame");
     if (rc == HVD_OK)
@@ -237,7 +239,8 @@ static enum hvd_status start_connect(struct hvi_agent_link *l, uv_loop_t *loop,
     if (strncmp(endpoint, "unix:", 5) == 0) {
         uv_pipe_init(loop, &l->u.pipe, 0);
         uv_pipe_connect(&l->connect_req, &l->u.pipe, endpoint + 5, connected_cb);
-    } else if (strncmp(endpoint, "tcp:", 4) == 0 && parse_tcp(endpoint + 4, &addr) == 0) {
+    } else if (strncmp(endpoint, "tcp:", 4) == 0 &&
+               parse_tcp(endpoint + 4, &addr) == 0) {
         uv_tcp_init(loop, &l->u.tcp);
         uv_tcp_nodelay(&l->u.tcp, 1);
         rc = uv_tcp_connect(&l->connect_req, &l->u.tcp, (struct sockaddr *)&addr,

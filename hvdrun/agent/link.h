@@ -40,8 +40,8 @@ struct hvi_agent_link {
     int silent_beats;
 };
 
-/** endpoint: "unix:PATH" or "tcp:ADDRESS:PORT" (numeric). HVD_EINVAL, HVD_EIO. A failure
- *  returned here is not told by on_down. */
+/** endpoint: "unix:PATH" or "tcp:ADDRESS:PORT" (numeric). HVD_EINVAL, HVD_EIO. A
+ * failure returned here is not told by on_down. */
 enum hvd_status hvi_link_open(struct hvi_agent_link *l, uv_loop_t *loop,
                               const char *endpoint, const uint8_t *key,
                               const uint8_t *job_id, const struct hvi_link_ops *ops,

@@ -108,7 +108,8 @@ static enum hvd_status make_pipes(struct fds *f, bool with_stdin, struct hvi_err
 {
     if ((with_stdin && pipe2(f->in, O_CLOEXEC) != 0) || pipe2(f->out, O_CLOEXEC) != 0 ||
         pipe2(f->err, O_CLOEXEC) != 0)
-        return hvi_fail(err, HVD_EIO, "pipe: %s", strerror(errno));
+        return hvi_fail(err, HVD_EIO, "pipe: %s%s", strerror(errno),
+                        errno == EMFILE ? "; raise the limit (ulimit -n)" : "");
     return HVD_OK;
 }
 
@@ -135,7 +136,8 @@ static enum hvd_status watch(struct hvi_rank *r, const struct hvi_rank_common *c
     r->start_poll.data = r;
     r->start_poll_open = true;
     uv_poll_start(&r->start_poll, UV_READABLE | UV_DISCONNECT, start_cb);
-    r->pidfd = hvi_pidfd_open(r->pid); /* without it the agent's SIGCHLD does the work */
+    r->pidfd =
+        hvi_pidfd_open(r->pid); /* without it the agent's SIGCHLD does the work */
     if (r->pidfd >= 0 && uv_poll_init(c->loop, &r->exit_poll, r->pidfd) == 0) {
         r->exit_poll.data = r;
         r->exit_poll_open = true;

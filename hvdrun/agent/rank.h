@@ -63,7 +63,8 @@ enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common 
 void hvi_rank_signal(const struct hvi_rank *r, int signo);
 /** Notices an end that the loop has not seen yet. */
 void hvi_rank_check(struct hvi_rank *r);
-void hvi_rank_close(struct hvi_rank *r); /* all handles; the struct must outlive the loop's run */
+void hvi_rank_close(
+    struct hvi_rank *r); /* all handles; the struct must outlive the loop's run */
 void hvi_rank_fini(struct hvi_rank *r);
 
 #endif

@@ -31,7 +31,8 @@ static void reset_signals(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go, int err_fd)
+static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
+                            int err_fd)
 {
     char byte;
     ssize_t n;

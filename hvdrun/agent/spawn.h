@@ -21,7 +21,8 @@ struct hvi_spawn_plan {
     int cgroup_fd; /* cgroup.procs to enter, or -1 */
 };
 
-/** What came of it. fail_fd yields struct hvi_spawn_failure, or end of file after exec. */
+/** What came of it. fail_fd yields struct hvi_spawn_failure, or end of file after exec.
+ */
 struct hvi_spawned {
     pid_t pid;
     int go_fd;

@@ -57,7 +57,8 @@ static void read_cb(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
         }
         o->left_after_exit -= (uint64_t)n;
     }
-    if (o->unacked >= o->window_bytes || hvi_chan_backlog(o->chan) > HVI_CHAN_HIGH_BYTES) {
+    if (o->unacked >= o->window_bytes ||
+        hvi_chan_backlog(o->chan) > HVI_CHAN_HIGH_BYTES) {
         o->reading = false;
         uv_read_stop(s);
     }
@@ -157,7 +158,8 @@ void hvi_win_close(struct hvi_win *w)
 static void written_cb(uv_write_t *req, int status)
 {
     struct hvi_win *w = req->data;
-    struct input *in = (struct input *)(void *)((char *)req - offsetof(struct input, req));
+    struct input *in =
+        (struct input *)(void *)((char *)req - offsetof(struct input, req));
 
     ack(w, in->size_bytes);
     free(in);

@@ -37,7 +37,8 @@ void hvi_wout_resume(struct hvi_wout *o);
 /** The worker has ended: what its pipe holds is still read, no more. */
 void hvi_wout_exited(struct hvi_wout *o);
 /** Called now and then after the exit: ends the stream when nothing came since the last
- *  call although it was being read (a descendant that left the process group holds it). */
+ *  call although it was being read (a descendant that left the process group holds it).
+ */
 void hvi_wout_linger(struct hvi_wout *o);
 
 struct hvi_win {

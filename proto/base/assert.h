@@ -3,10 +3,10 @@
 #ifndef HVI_BASE_ASSERT_H
 #define HVI_BASE_ASSERT_H
 
-#define HVI_ASSERT(cond)                                                                 \
-    do {                                                                                 \
-        if (!(cond))                                                                     \
-            hvi_assert_failed(#cond, __FILE__, __LINE__);                                \
+#define HVI_ASSERT(cond)                                                               \
+    do {                                                                               \
+        if (!(cond))                                                                   \
+            hvi_assert_failed(#cond, __FILE__, __LINE__);                              \
     } while (0)
 
 _Noreturn void hvi_assert_failed(const char *what, const char *file, int line);

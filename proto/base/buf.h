@@ -25,11 +25,12 @@ static inline size_t hvi_buf_size(const struct hvi_buf *b)
 }
 static inline const uint8_t *hvi_buf_peek(const struct hvi_buf *b)
 {
-    return b->data + b->off;
+    return b->off > 0 ? b->data + b->off : b->data; /* data may be NULL */
 }
 /** HVD_ENOMEM or HVD_ELIMIT; the buffer is then unchanged. */
 enum hvd_status hvi_buf_append(struct hvi_buf *b, const void *data, size_t size_bytes);
-/** Room for size_bytes at the end, to be followed by hvi_buf_commit(); NULL on failure. */
+/** Room for size_bytes at the end, to be followed by hvi_buf_commit(); NULL on failure.
+ */
 uint8_t *hvi_buf_reserve(struct hvi_buf *b, size_t size_bytes);
 void hvi_buf_commit(struct hvi_buf *b, size_t size_bytes);
 /** Drop bytes from the front. */

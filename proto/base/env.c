@@ -30,8 +30,8 @@ const char *hvi_env(const char *name)
     return find(name, full);
 }
 
-enum hvd_status hvi_parse_int(const char *what, const char *text, int64_t min, int64_t max,
-                              int64_t *out, struct hvi_err *err)
+enum hvd_status hvi_parse_int(const char *what, const char *text, int64_t min,
+                              int64_t max, int64_t *out, struct hvi_err *err)
 {
     char shown[64];
     char *end;
@@ -44,14 +44,14 @@ enum hvd_status hvi_parse_int(const char *what, const char *text, int64_t min, i
         return hvi_fail(err, HVD_EINVAL, "%s: '%s' is not a whole number", what, shown);
     if (errno == ERANGE || v < min || v > max)
         return hvi_fail(err, HVD_EINVAL,
-                        "%s: %s is out of range (%" PRId64 " to %" PRId64 ")", what, shown,
-                        min, max);
+                        "%s: %s is out of range (%" PRId64 " to %" PRId64 ")", what,
+                        shown, min, max);
     *out = v;
     return HVD_OK;
 }
 
-enum hvd_status hvi_env_int(const char *name, int64_t fallback, int64_t min, int64_t max,
-                            int64_t *out, struct hvi_err *err)
+enum hvd_status hvi_env_int(const char *name, int64_t fallback, int64_t min,
+                            int64_t max, int64_t *out, struct hvi_err *err)
 {
     char full[96];
     const char *value = find(name, full);
@@ -68,7 +68,8 @@ enum hvd_status hvi_env_bool(const char *name, int fallback, int *out,
 {
     char full[96];
     const char *value = find(name, full);
-    static const char *const words[] = {"0", "1", "false", "true", "no", "yes", "off", "on"};
+    static const char *const words[] = {"0",  "1",   "false", "true",
+                                        "no", "yes", "off",   "on"};
 
     if (value == NULL) {
         *out = fallback;

@@ -3,7 +3,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-enum hvd_status hvi_fail(struct hvi_err *err, enum hvd_status status, const char *fmt, ...)
+enum hvd_status hvi_fail(struct hvi_err *err, enum hvd_status status, const char *fmt,
+                         ...)
 {
     va_list ap;
 
@@ -18,8 +19,8 @@ enum hvd_status hvi_fail(struct hvi_err *err, enum hvd_status status, const char
 const char *hvi_status_name(enum hvd_status status)
 {
     switch (status) {
-#define HVI_STATUS_NAME_(name, value, text)                                              \
-    case name:                                                                           \
+#define HVI_STATUS_NAME_(name, value, text)                                            \
+    case name:                                                                         \
         return #name;
         HVD_STATUS_LIST(HVI_STATUS_NAME_)
 #undef HVI_STATUS_NAME_
@@ -30,8 +31,8 @@ const char *hvi_status_name(enum hvd_status status)
 const char *hvi_status_text(enum hvd_status status)
 {
     switch (status) {
-#define HVI_STATUS_TEXT_(name, value, text)                                              \
-    case name:                                                                           \
+#define HVI_STATUS_TEXT_(name, value, text)                                            \
+    case name:                                                                         \
         return text;
         HVD_STATUS_LIST(HVI_STATUS_TEXT_)
 #undef HVI_STATUS_TEXT_
@@ -73,7 +74,8 @@ char *hvi_escape(char *out, size_t cap, const char *text, size_t size_bytes)
     if (cap == 0)
         return out;
     while (i < size_bytes) {
-        size_t n = p[i] >= 0x20 && p[i] < 0x7f ? 1 : utf8_sequence(p + i, size_bytes - i);
+        size_t n =
+            p[i] >= 0x20 && p[i] < 0x7f ? 1 : utf8_sequence(p + i, size_bytes - i);
         size_t need = n > 0 ? n : 4;
 
         if (used + need >= cap)

@@ -11,8 +11,8 @@ struct hvi_err {
 
 /** Words the error and returns status, so that a caller can `rc = hvi_fail(...)`.
  *  Too long texts are cut. */
-enum hvd_status hvi_fail(struct hvi_err *err, enum hvd_status status, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+enum hvd_status hvi_fail(struct hvi_err *err, enum hvd_status status, const char *fmt,
+                         ...) __attribute__((format(printf, 3, 4)));
 
 /** "HVD_EINVAL"; never NULL. */
 const char *hvi_status_name(enum hvd_status status);

@@ -8,12 +8,12 @@ struct hvi_link {
     struct hvi_link *prev, *next;
 };
 
-#define HVI_CONTAINER(ptr, type, member)                                                 \
-    ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+#define HVI_CONTAINER(ptr, type, member)                                               \
+    ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 /** Walk; the body may remove `it` itself. `tmp` is a second struct hvi_link *. */
-#define HVI_LIST_EACH(head, it, tmp)                                                     \
-    for ((it) = (head)->next, (tmp) = (it)->next; (it) != (head);                        \
+#define HVI_LIST_EACH(head, it, tmp)                                                   \
+    for ((it) = (head)->next, (tmp) = (it)->next; (it) != (head);                      \
          (it) = (tmp), (tmp) = (it)->next)
 
 static inline void hvi_list_init(struct hvi_link *head)

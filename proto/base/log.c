@@ -23,7 +23,8 @@ static struct {
     _Atomic int rank;
 } g = {.program = "hvd", .rank = -1};
 
-static const char *const level_names[] = {"off", "error", "warn", "info", "debug", "trace"};
+static const char *const level_names[] = {"off",  "error", "warn",
+                                          "info", "debug", "trace"};
 
 /* Horovod's words too: warning, fatal. */
 static int parse_level(const char *word, size_t n)
@@ -51,7 +52,8 @@ static void parse_item(const char *item, size_t n)
         return;
     }
     level = parse_level(colon + 1, n - (size_t)(colon + 1 - item));
-    if (level < 0 || i >= MAX_RULES || (size_t)(colon - item) >= sizeof g.rules[0].subsystem)
+    if (level < 0 || i >= MAX_RULES ||
+        (size_t)(colon - item) >= sizeof g.rules[0].subsystem)
         return;
     memcpy(g.rules[i].subsystem, item, (size_t)(colon - item));
     g.rules[i].subsystem[colon - item] = '\0';
@@ -91,7 +93,8 @@ int hvi_log_wants(enum hvi_log_level level, const char *subsystem)
     return (int)level <= atomic_load_explicit(&g.level, memory_order_relaxed);
 }
 
-void hvi_log_write(enum hvi_log_level level, const char *subsystem, const char *fmt, ...)
+void hvi_log_write(enum hvi_log_level level, const char *subsystem, const char *fmt,
+                   ...)
 {
     char line[2048];
     int rank = atomic_load(&g.rank);

@@ -1,7 +1,7 @@
 /**
- * One event, one line: `hvd: LEVEL subsystem: [rank N] key=value ...`. Selected by HVD_LOG, for
- * example HVD_LOG=info,link:debug (else HOROVOD_LOG_LEVEL). Default: warn in the
- * programs, off in libhvd. Lines go to stderr. Any thread.
+ * One event, one line: `hvd: LEVEL subsystem: [rank N] key=value ...`. Selected by
+ * HVD_LOG, for example HVD_LOG=info,link:debug (else HOROVOD_LOG_LEVEL). Default: warn
+ * in the programs, off in libhvd. Lines go to stderr. Any thread.
  */
 #ifndef HVI_BASE_LOG_H
 #define HVI_BASE_LOG_H
@@ -21,14 +21,14 @@ void hvi_log_setup(const char *program, enum hvi_log_level default_level);
 void hvi_log_set_rank(int rank);
 /** 1 when a line of this level and subsystem would be written. */
 int hvi_log_wants(enum hvi_log_level level, const char *subsystem);
-void hvi_log_write(enum hvi_log_level level, const char *subsystem, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+void hvi_log_write(enum hvi_log_level level, const char *subsystem, const char *fmt,
+                   ...) __attribute__((format(printf, 3, 4)));
 
 /* The level is checked before anything is formatted. */
-#define HVI_LOG_AT_(level, subsystem, ...)                                               \
-    do {                                                                                 \
-        if (hvi_log_wants((level), (subsystem)))                                         \
-            hvi_log_write((level), (subsystem), __VA_ARGS__);                            \
+#define HVI_LOG_AT_(level, subsystem, ...)                                             \
+    do {                                                                               \
+        if (hvi_log_wants((level), (subsystem)))                                       \
+            hvi_log_write((level), (subsystem), __VA_ARGS__);                          \
     } while (0)
 #define hvi_log_error(subsystem, ...) HVI_LOG_AT_(HVI_LOG_ERROR, subsystem, __VA_ARGS__)
 #define hvi_log_warn(subsystem, ...) HVI_LOG_AT_(HVI_LOG_WARN, subsystem, __VA_ARGS__)

@@ -6,18 +6,22 @@ static const struct {
     const char *name;
     uint32_t size;
 } dtypes[HVD_DTYPE_COUNT] = {
-    [HVD_UINT8] = {"uint8", 1},       [HVD_INT8] = {"int8", 1},
-    [HVD_UINT16] = {"uint16", 2},     [HVD_INT16] = {"int16", 2},
-    [HVD_INT32] = {"int32", 4},       [HVD_INT64] = {"int64", 8},
-    [HVD_FLOAT16] = {"float16", 2},   [HVD_BFLOAT16] = {"bfloat16", 2},
-    [HVD_FLOAT32] = {"float32", 4},   [HVD_FLOAT64] = {"float64", 8},
+    [HVD_UINT8] = {"uint8", 1},     [HVD_INT8] = {"int8", 1},
+    [HVD_UINT16] = {"uint16", 2},   [HVD_INT16] = {"int16", 2},
+    [HVD_INT32] = {"int32", 4},     [HVD_INT64] = {"int64", 8},
+    [HVD_FLOAT16] = {"float16", 2}, [HVD_BFLOAT16] = {"bfloat16", 2},
+    [HVD_FLOAT32] = {"float32", 4}, [HVD_FLOAT64] = {"float64", 8},
     [HVD_BOOL] = {"bool", 1},
 };
 
 static const char *const kinds[HVD_KIND_COUNT] = {
-    [HVD_ALLREDUCE] = "allreduce", [HVD_ALLGATHER] = "allgather",
-    [HVD_BROADCAST] = "broadcast", [HVD_ALLTOALL] = "alltoall",
-    [HVD_REDUCESCATTER] = "reducescatter", [HVD_BARRIER] = "barrier", [HVD_JOIN] = "join",
+    [HVD_ALLREDUCE] = "allreduce",
+    [HVD_ALLGATHER] = "allgather",
+    [HVD_BROADCAST] = "broadcast",
+    [HVD_ALLTOALL] = "alltoall",
+    [HVD_REDUCESCATTER] = "reducescatter",
+    [HVD_BARRIER] = "barrier",
+    [HVD_JOIN] = "join",
 };
 
 static const char *const ops[HVD_REDUCE_OP_COUNT] = {

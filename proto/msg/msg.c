@@ -236,7 +236,7 @@ static enum hvd_status scan_message(struct scan *s, const Descriptor *d,
 
     HVI_ASSERT(d->n_fields <= FIELDS_MAX);
     l.p = p;
-    l.end = p + size_bytes;
+    l.end = size_bytes > 0 ? p + size_bytes : p; /* p may be NULL then */
     charge(s, d->sizeof_message);
     while (rc == HVD_OK && l.p < l.end) {
         const uint8_t *value;

@@ -58,12 +58,12 @@ struct hvi_request *hvi_request_clone(const struct hvi_request *r)
 
 /* ---- signature and comparison */
 
-static void put_double(struct hvi_cursor *c, double v)
+static uint64_t double_bits(double v)
 {
     uint64_t bits;
 
     memcpy(&bits, &v, sizeof bits);
-    hvi_put_u64(c, bits);
+    return bits;
 }
 
 static uint64_t hash_shape(const struct hvi_shape *s, uint64_t seed)
@@ -93,8 +93,8 @@ void hvi_request_seal(struct hvi_request *r)
     hvi_put_u32(&c, (uint32_t)r->root);
     hvi_put_u32(&c, r->grouped);
     hvi_put_u32(&c, r->ntensors);
-    put_double(&c, r->prescale);
-    put_double(&c, r->postscale);
+    hvi_put_u64(&c, double_bits(r->prescale));
+    hvi_put_u64(&c, double_bits(r->postscale));
     hash = XXH3_64bits(bytes, sizeof bytes - c.left);
     for (uint32_t i = 0; i < r->ntensors; i++)
         hash = hash_shape(&r->shapes[i], hash);
@@ -104,7 +104,7 @@ void hvi_request_seal(struct hvi_request *r)
 /* Scales are compared by their bits: no rounding may pass for equal. */
 static bool same_double(double a, double b)
 {
-    return memcmp(&a, &b, sizeof a) == 0;
+    return double_bits(a) == double_bits(b);
 }
 
 static bool same_shape(const struct hvi_shape *a, const struct hvi_shape *b)

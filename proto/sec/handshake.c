@@ -20,8 +20,7 @@
 
 #define MAGIC_BYTES 8
 #define TEXT_BYTES 16
-#define PUBLIC_OFFSET 48
-#define RANDOM_OFFSET 80
+#define JOB_OFFSET 32
 #define MAC_OFFSET 96
 #define MAC_BYTES 32
 #define REFUSAL 0x80
@@ -226,10 +225,9 @@ enum hvd_status hvi_hs_client_finish(struct hvi_hs_client *hs,
                                      struct hvi_stream *stream, struct hvi_err *err)
 {
     enum hvd_status rc = HVD_OK;
-    struct hello mine;
     struct hello h;
 
-    hello_get(hs->hello, &mine);
+    HVI_ASSERT(hs != NULL);
     hello_get(reply, &h);
     if (!h.ours)
         rc =
@@ -243,7 +241,7 @@ enum hvd_status hvi_hs_client_finish(struct hvi_hs_client *hs,
     else if (!role_valid(h.role))
         rc = hvi_fail(err, HVD_EPROTO, "the other side's handshake is damaged");
     else if (!mac_right(hs->key, hs->hello, reply) ||
-             sodium_memcmp(h.job_id, mine.job_id, sizeof h.job_id) != 0 ||
+             sodium_memcmp(h.job_id, hs->hello + JOB_OFFSET, sizeof h.job_id) != 0 ||
              !derive(stream, true, hs->key, hs->secret, h.public_key, hs->hello, reply))
         rc = hvi_fail(err, HVD_EAUTH, "the other side does not have this job's key");
     hvi_hs_fini(hs);

@@ -33,10 +33,10 @@ enum hvd_status hvi_stream_seal(struct hvi_stream *s, const void *plain,
 /**
  * Opens the next whole record in `in` and consumes it there.
  *
- * Returns  HVD_OK: its plaintext was put into plain (cleared first). HVD_INPROGRESS: not
- *          all of it has arrived. HVD_EAUTH, HVD_EPROTO: forged, damaged or too long;
- *          close, the stream stays broken. HVD_ENOMEM: no record was consumed.
- *          After FINAL was opened, s->ended is true.
+ * Returns  HVD_OK: its plaintext was put into plain (cleared first). HVD_INPROGRESS:
+ * not all of it has arrived. HVD_EAUTH, HVD_EPROTO: forged, damaged or too long; close,
+ * the stream stays broken. HVD_ENOMEM: no record was consumed. After FINAL was opened,
+ * s->ended is true.
  */
 enum hvd_status hvi_stream_open(struct hvi_stream *s, struct hvi_buf *in,
                                 struct hvi_buf *plain, struct hvi_err *err);

@@ -19,8 +19,7 @@ static void need(enum hvd_status status, const char *what)
 {
     if (status == HVD_OK)
         return;
-    fprintf(stderr, "bench_allreduce: rank %d: %s: %s\n", hvd_rank(), what,
-            hvd_last_error());
+    fprintf(stderr, "bench_allreduce: %s: %s\n", what, hvd_last_error());
     exit(1);
 }
 

@@ -4,6 +4,7 @@
 set -eu
 train=$HVD_BUILD/examples/train_mnist
 compare=$HVD_BUILD/examples/compare_params
+export HVD_EXAMPLES_DATA=$HVD_SRC/worker/examples/data # the build tree may lie elsewhere
 
 # $1 = status, $2 = text, rest = arguments
 refused() {
@@ -41,6 +42,11 @@ for np in 1 6; do
     hvdrun -np $np "$train" --epochs 1 --batch 4 --lr 0.01 --dump-grads s$np >out 2>&1 || { cat out; exit 1; }
 done
 "$compare" s1 s6 1e-5
+echo "-- a progress line on a terminal, also through hvdrun; none elsewhere"
+script -qec "hvdrun -np 2 $train --epochs 1" typescript >/dev/null
+grep -q $'epoch 1/1: [0-9]* of 8000 images\033\\[K\r' typescript
+hvdrun -np 2 "$train" --epochs 1 >out
+if grep -q $'\r' out; then exit 1; fi
 echo "-- the comparison itself can fail"
 if "$compare" p1 g1 1e-3; then exit 1; fi
 if "$compare" p1 /dev/null 1e-3; then exit 1; fi

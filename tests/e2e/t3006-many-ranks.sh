@@ -10,8 +10,7 @@ cat >many.c <<'C'
 #define IS(c)                                                                            \
     do {                                                                                 \
         if (!(c)) {                                                                      \
-            printf("rank %d: line %d: not %s: %s\n", hvd_rank(), __LINE__, #c,            \
-                   hvd_last_error());                                                    \
+            printf("line %d: not %s: %s\n", __LINE__, #c, hvd_last_error());              \
             exit(1);                                                                     \
         }                                                                                \
     } while (0)

@@ -48,7 +48,7 @@ ticks() {
     for pid in $(grep -lzx "HVD_E2E_MARK=${HVD_E2E_MARK:-none}" /proc/[0-9]*/environ 2>/dev/null |
         sed 's|/proc/\([0-9]*\)/.*|\1|'); do
         [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$1" ] || continue
-        sum=$((sum + $(sed 's/.*) //' "/proc/$pid/stat" | awk '{ print $12 + $13 }')))
+        sum=$((sum + $(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | awk '{ n = $12 + $13 } END { print n + 0 }')))
     done
     echo $sum
 }

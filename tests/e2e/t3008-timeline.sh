@@ -12,8 +12,7 @@ cat >traced.c <<'C'
 #define IS(c)                                                                            \
     do {                                                                                 \
         if (!(c)) {                                                                      \
-            printf("rank %d: line %d: not %s: %s\n", hvd_rank(), __LINE__, #c,            \
-                   hvd_last_error());                                                    \
+            printf("line %d: not %s: %s\n", __LINE__, #c, hvd_last_error());              \
             exit(1);                                                                     \
         }                                                                                \
     } while (0)
@@ -31,6 +30,7 @@ int main(int argc, char **argv)
     IS(hvd_init(NULL) == HVD_OK);
     some("before \"start\"\\\n\t\x01", 20);
     if (argc > 1) {
+        IS(hvd_barrier(0) == HVD_OK);
         IS(hvd_timeline_start(argv[1], 1) == HVD_OK);
         IS(hvd_barrier(0) == HVD_OK);
         some("between", 20);
@@ -58,6 +58,7 @@ cc -std=gnu11 -Wall -Wextra -Werror -I"$HVD_SRC/worker/include" traced.c -o trac
 cat >look.py <<'P'
 """look.py FILE NAME_IN... [-- NAME_OUT...]: valid, and whose names are (not) there"""
 import json
+import os
 import sys
 
 with open(sys.argv[1], "rb") as f:
@@ -73,14 +74,18 @@ for name in args[cut + 1:]:
 if args:
     stamps = [e["ts"] for e in events if "ts" in e]
     assert stamps and max(stamps) - min(stamps) < 60e6, "not one clock"
+for rank in range(int(os.environ.get("NP", "0"))):
+    assert "rank %d ready" % rank in text, "rank %d is not in it" % rank
+for phase in ("NEGOTIATE_ALLREDUCE", "QUEUE", "ALLREDUCE"):
+    assert not args or any(e.get("name") == phase and e.get("ph") == "X" for e in events), phase
 print(len(events), "events")
 P
-strange=$(printf 'before "start"\\\n\t\001')
+strange='before "start"\' # and some control characters
 
 echo "-- from the environment, read while it grows"
 hvdrun -np 3 --timeline-filename "$T/trace.json" ./traced >out 2>err &
 job=$!
-until grep -q running out; do
+until grep -qs running out; do
     kill -0 $job 2>/dev/null || { cat out err; exit 1; }
     sleep 0.05
 done
@@ -95,15 +100,16 @@ done
 wait $job || { cat out err; exit 1; }
 echo "read $reads times while it grew"
 [ $reads -gt 3 ]
-python3 look.py trace.json "$strange" slow
+NP=3 python3 look.py trace.json "$strange" slow
 
 echo "-- from the program"
 hvdrun -np 3 ./traced "$T/part.json" >out 2>err || { cat out err; exit 1; }
-python3 look.py part.json between -- after "$strange"
+NP=3 python3 look.py part.json between -- after "$strange"
 
 echo "-- alone"
 HVD_TIMELINE=$T/alone.json ./traced >out
-python3 look.py alone.json "$strange" slow
-echo "-- a place that cannot be written is said, once, and does not end the job"
-HVD_TIMELINE=/nonexistent/trace.json hvdrun -np 2 ./traced >out 2>err || { cat out err; exit 1; }
-grep -q nonexistent err || { cat out err; exit 1; }
+NP=1 python3 look.py alone.json "$strange" slow
+echo "-- a place that cannot be written: hvd_init fails and names it"
+if HVD_TIMELINE=/nonexistent/trace.json hvdrun -np 2 ./traced >out 2>err; then exit 1; fi
+cat out
+grep -q 'not hvd_init.*/nonexistent/trace.json' out

@@ -296,6 +296,16 @@ static void plane_broke(struct hvi_ctx *c, enum hvd_status rc, const char *text)
         hvi_ctx_fail(c, rc, "%s", text);
 }
 
+/* The plane says "no memory" after taking part to the end: an output could not be had. The
+ * ops concerned know (late); for the others the group went well. */
+static bool late_only(const struct hvi_exec *x)
+{
+    for (int32_t i = 0; i < x->group.npieces; i++)
+        if (x->ops[i] != NULL && x->ops[i]->late != HVD_OK)
+            return true;
+    return false;
+}
+
 enum step { STEP_IDLE, STEP_MOVED, STEP_WAIT };
 
 static enum step run_progress(struct hvi_ctx *c)
@@ -333,7 +343,7 @@ static enum step run_progress(struct hvi_ctx *c)
     rc = c->plane->ops->progress(c->plane, &err);
     if (rc == HVD_INPROGRESS)
         return STEP_WAIT;
-    if (rc != HVD_OK) {
+    if (rc != HVD_OK && !(rc == HVD_ENOMEM && late_only(x))) {
         plane_broke(c, rc, err.text);
         return STEP_MOVED;
     }

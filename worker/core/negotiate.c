@@ -31,7 +31,7 @@ void hvi_entry_free(struct hvi_entry *e)
 {
     if (e == NULL)
         return;
-    if (e->ops != NULL)
+    if (e->ops != NULL && e->req != NULL)
         for (uint32_t i = 0; i < e->req->ntensors; i++)
             hvi_op_unref(e->ops[i]);
     free(e->ops);
@@ -971,6 +971,7 @@ enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
         return rc;
     rc = dispatch(c, &msg, err);
     hvi_msg_free(&msg);
+    hvi_engine_kick(c); /* whoever runs groups may wait for what has just been completed */
     return rc;
 }
 

@@ -50,8 +50,8 @@ static void need(enum hvd_status status, const char *what)
 {
     if (status == HVD_OK)
         return;
-    fprintf(stderr, "train_mnist: rank %d: %s: %s\n", hvd_rank(), what,
-            hvd_last_error()[0] != '\0' ? hvd_last_error() : hvd_strerror(status));
+    const char *why = hvd_last_error()[0] ? hvd_last_error() : hvd_strerror(status);
+    fprintf(stderr, "train_mnist: %s: %s\n", what, why);
     exit(1);
 }
 
@@ -277,7 +277,7 @@ static void dump_first_grads(const struct trainer *t, int32_t batch)
  */
 static void train_epoch(struct trainer *t, int epoch, int progress, double sums[2])
 {
-    double next_line_s = now_s() + 0.1; /* no flicker, no flood */
+    double next_line_s = now_s(); /* then every 0.1 s: no flicker, no flood */
 
     shuffle(t->order, t->train.count, t->opt.seed * 1000003u + (uint64_t)epoch);
     for (int32_t at = 0; at < t->train.count;) {

@@ -33,15 +33,16 @@ static float ref_from_f16(uint16_t h)
 {
     int exponent = (h >> 10) & 31;
     int fraction = h & 1023;
-    double v = exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
+    double v =
+        exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
 
     if (exponent == 31)
         v = fraction != 0 ? (double)NAN : (double)INFINITY;
     return (float)(h & 0x8000 ? -v : v);
 }
 
-/* Nearest multiple of the spacing at |x|, ties to even; spacing is 2^(exponent - digits),
- * at least 2^lowest. */
+/* Nearest multiple of the spacing at |x|, ties to even; spacing is 2^(exponent -
+ * digits), at least 2^lowest. */
 static double ref_round(float x, int digits, int lowest)
 {
     int exponent;
@@ -79,7 +80,8 @@ static uint16_t ref_to_bf16(float x)
     return (uint16_t)(bits_of((float)ref_round(x, 8, -133)) >> 16);
 }
 
-/* One element of any type. Integers of up to 64 bits in i, floats of f16, bf16, f32 in f. */
+/* One element of any type. Integers of up to 64 bits in i, floats of f16, bf16, f32 in
+ * f. */
 struct value {
     int64_t i;
     float f;
@@ -167,10 +169,10 @@ static void ref_put(void *p, int64_t at, uint32_t dtype, struct value v)
 }
 
 #define PICK(a, b, lower) (isnan(a) || !((lower) ? (b) < (a) : (b) > (a)) ? (a) : (b))
-#define FOLD_FLOAT(a, b, op)                                                             \
-    ((op) == HVD_PRODUCT ? (a) * (b)                                                     \
-     : (op) == HVD_MIN || (op) == HVD_MAX                                                \
-         ? (isnan(b) ? (b) : PICK(a, b, (op) == HVD_MIN))                                \
+#define FOLD_FLOAT(a, b, op)                                                           \
+    ((op) == HVD_PRODUCT ? (a) * (b)                                                   \
+     : (op) == HVD_MIN || (op) == HVD_MAX                                              \
+         ? (isnan(b) ? (b) : PICK(a, b, (op) == HVD_MIN))                              \
          : (a) + (b))
 
 static struct value ref_two(struct value a, struct value b, uint32_t dtype, uint32_t op)
@@ -230,6 +232,15 @@ static struct value ref_wrap(struct value v, uint32_t dtype)
     return ref_get(&room, 0, dtype);
 }
 
+/* The 16-bit float as its own type holds it. */
+static inline struct value ref_wrap_half(struct value v, uint32_t dtype)
+{
+    uint16_t room;
+
+    ref_put(&room, 0, dtype, v);
+    return ref_get(&room, 0, dtype);
+}
+
 static void ref_fold(void *out, const void *const *src, int nsrc, int64_t count,
                      uint32_t dtype, uint32_t op, double pre, double post)
 {
@@ -258,6 +269,36 @@ static void ref_fold(void *out, const void *const *src, int nsrc, int64_t count,
     }
 }
 
+/* Every source on a host of its own: 16-bit floats are rounded after the prescale and
+ * after every host, the last time with the postscale. At least two sources. */
+static inline void ref_fold_hosts(void *out, const void *const *src, int nsrc,
+                                  int64_t count, uint32_t dtype, uint32_t op,
+                                  double pre, double post)
+{
+    int left = 0;
+
+    for (int k = 0; k < nsrc; k++)
+        left += src[k] != NULL;
+    for (int64_t i = 0; i < count; i++) {
+        struct value r = {0, 0, 0};
+        int taken = 0;
+
+        for (int k = 0; k < nsrc; k++) {
+            struct value v;
+
+            if (src[k] == NULL)
+                continue;
+            v = ref_wrap_half(ref_scale(ref_get(src[k], i, dtype), dtype, pre), dtype);
+            r = taken == 0 ? v : ref_two(r, v, dtype, op);
+            taken++;
+            if (taken == left)
+                r = ref_scale(r, dtype, post);
+            r = ref_wrap_half(r, dtype);
+        }
+        ref_put(out, i, dtype, r);
+    }
+}
+
 /* ---- inputs */
 
 static _Thread_local uint64_t random_state;
@@ -270,8 +311,8 @@ static uint64_t random_bits(void)
     return random_state;
 }
 
-/* Half of the floats are numbers near 1, the others any bits: NaN, infinities, subnormals
- * and zeros of both signs are among them. */
+/* Half of the floats are numbers near 1, the others any bits: NaN, infinities,
+ * subnormals and zeros of both signs are among them. */
 static void fill(void *p, int64_t count, uint32_t dtype)
 {
     static const uint16_t odd16[] = {0x8000, 0x0000, 0x7c00, 0xfc00, 0x7c01, 0xffff,
@@ -279,12 +320,18 @@ static void fill(void *p, int64_t count, uint32_t dtype)
     static const uint32_t odd32[] = {0x80000000, 0,          0x7f800000, 0xff800000,
                                      0x7f800001, 0xffffffff, 1,          0x807fffff,
                                      0x7f7fffff, 0x00800000, 0x33000000, 0x38800000};
-    static const uint64_t odd64[] = {UINT64_C(1) << 63,     0,
-                                     0x7ff0000000000000,    0xfff0000000000000,
-                                     0x7ff0000000000001,    UINT64_MAX,
-                                     1,                     0x800fffffffffffff,
-                                     0x7fefffffffffffff,    INT64_MAX,
-                                     UINT64_C(1) << 62,     0x0010000000000000};
+    static const uint64_t odd64[] = {UINT64_C(1) << 63,
+                                     0,
+                                     0x7ff0000000000000,
+                                     0xfff0000000000000,
+                                     0x7ff0000000000001,
+                                     UINT64_MAX,
+                                     1,
+                                     0x800fffffffffffff,
+                                     0x7fefffffffffffff,
+                                     INT64_MAX,
+                                     UINT64_C(1) << 62,
+                                     0x0010000000000000};
     uint32_t size = hvi_dtype_size(dtype);
 
     for (int64_t i = 0; i < count; i++) {
@@ -297,9 +344,11 @@ static void fill(void *p, int64_t count, uint32_t dtype)
         if (u % 8 == 0)
             memcpy(b, &u, size);
         else if (u % 8 == 1)
-            memcpy(b, size == 8   ? (const void *)&odd64[which]
-                      : size == 4 ? (const void *)&odd32[which]
-                                  : (const void *)&odd16[which], size);
+            memcpy(b,
+                   size == 8   ? (const void *)&odd64[which]
+                   : size == 4 ? (const void *)&odd32[which]
+                               : (const void *)&odd16[which],
+                   size);
         else
             ref_put(b, 0, dtype, v);
         if (dtype == HVD_BOOL && u % 3 != 0)

@@ -34,8 +34,8 @@ static void free_sources(void *own[MAX_SRC])
         free(own[k]);
 }
 
-static void expect_equal(const void *got, const void *want, int64_t count, uint32_t dtype,
-                         const char *what)
+static void expect_equal(const void *got, const void *want, int64_t count,
+                         uint32_t dtype, const char *what)
 {
     int64_t size = hvi_dtype_size(dtype);
 
@@ -51,7 +51,8 @@ static void expect_equal(const void *got, const void *want, int64_t count, uint3
             memcpy(&b, w, (size_t)size);
             cr_assert_fail("%s %s %s: element %lld of %lld is %#llx, not %#llx", what,
                            hvi_reduce_isa(), hvi_dtype_name(dtype), (long long)i,
-                           (long long)count, (unsigned long long)a, (unsigned long long)b);
+                           (long long)count, (unsigned long long)a,
+                           (unsigned long long)b);
         }
     }
 }
@@ -62,9 +63,9 @@ static bool foldable(uint32_t dtype, uint32_t op)
 }
 
 /* Fold sources on every instruction set, apart and streamed, and compare with want. */
-static void fold_everywhere(void *out, const void *want, const void *const *src, int nsrc,
-                            int64_t count, uint32_t dtype, uint32_t op, double pre,
-                            double post)
+static void fold_everywhere(void *out, const void *want, const void *const *src,
+                            int nsrc, int64_t count, uint32_t dtype, uint32_t op,
+                            double pre, double post)
 {
     size_t bytes = (size_t)count * hvi_dtype_size(dtype);
 
@@ -81,7 +82,8 @@ static void fold_everywhere(void *out, const void *want, const void *const *src,
 
 static void check_counts(const int64_t *counts, int ncounts, int nsrc_step)
 {
-    int64_t most = counts[ncounts - 1] > MAX_SRC + 1 ? counts[ncounts - 1] : MAX_SRC + 1;
+    int64_t most =
+        counts[ncounts - 1] > MAX_SRC + 1 ? counts[ncounts - 1] : MAX_SRC + 1;
 
     for (uint32_t dtype = HVD_UINT8; dtype < HVD_DTYPE_COUNT; dtype++) {
         size_t bytes = (size_t)most * hvi_dtype_size(dtype) + 1;
@@ -137,9 +139,10 @@ Test(reduce, scales_before_and_after, .timeout = 60)
                 for (int n = 1; n <= MAX_SRC; n++) {
                     const void *const *src = (const void *const *)own;
 
-                    ref_fold(want, src, n, count, dtype, ops[o], pairs[p][0], pairs[p][1]);
-                    fold_everywhere(out, want, src, n, count, dtype, ops[o], pairs[p][0],
-                                    pairs[p][1]);
+                    ref_fold(want, src, n, count, dtype, ops[o], pairs[p][0],
+                             pairs[p][1]);
+                    fold_everywhere(out, want, src, n, count, dtype, ops[o],
+                                    pairs[p][0], pairs[p][1]);
                 }
         free_sources(own);
     }
@@ -189,11 +192,11 @@ Test(reduce, writes_over_any_source, .timeout = 30)
                 make_sources(own, count, dtype);
                 ref_fold(want, src, n, count, dtype, op, 1.0, post);
                 hvi_reduce_force(isas[(n + target) % NISAS]); /* absent: as before */
-                hvi_reduce_fold(own[target / 2], src, n, count, dtype, op, 1.0, false, -1,
-                                post, target % 2);
+                hvi_reduce_fold(own[target / 2], src, n, count, dtype, op, 1.0, false,
+                                -1, post, target % 2);
                 cr_assert_eq(memcmp(own[target / 2], want, bytes), 0,
-                             "%s over source %d of %d", hvi_dtype_name(dtype), target / 2,
-                             n);
+                             "%s over source %d of %d", hvi_dtype_name(dtype),
+                             target / 2, n);
                 free_sources(own);
             }
     }
@@ -226,7 +229,8 @@ Test(reduce, takes_any_address, .timeout = 60)
                 for (unsigned char *p = room[2]; p < room[2] + sizeof(room[2]); p++)
                     if (*p != 0x5a && (p < out || p >= out + bytes))
                         cr_assert_fail("%s %s: byte %td beside the result",
-                                       hvi_reduce_isa(), hvi_dtype_name(dtype), p - out);
+                                       hvi_reduce_isa(), hvi_dtype_name(dtype),
+                                       p - out);
             }
         }
 }
@@ -250,7 +254,8 @@ Test(reduce, staged_result_does_not_depend_on_who_folds, .timeout = 30)
         for (int s = 0; s < NISAS; s++)
             for (int me = 0; me < 4 && hvi_reduce_force(isas[s]) == HVD_OK; me++) {
                 src[me] = own[me];
-                hvi_reduce_fold(out, src, 4, N, dtype, HVD_SUM, 0.3, true, me, 0.7, false);
+                hvi_reduce_fold(out, src, 4, N, dtype, HVD_SUM, 0.3, true, me, 0.7,
+                                false);
                 src[me] = ready[me];
                 expect_equal(out, want, N, dtype, "staged");
             }
@@ -326,7 +331,8 @@ Test(reduce, converts_every_16_bit_value, .timeout = 30)
         float b = hvi_bf16_to_f32(h);
 
         if (isnan(ref_from_f16(h))) {
-            cr_assert(isnan(f) && (bits_of(f) & 0x00400000u), "%#x is not a quiet NaN", u);
+            cr_assert(isnan(f) && (bits_of(f) & 0x00400000u), "%#x is not a quiet NaN",
+                      u);
             cr_assert_eq(hvi_f32_to_f16(f), h | 0x0200, "%#x", u);
         } else {
             cr_assert_eq(bits_of(f), bits_of(ref_from_f16(h)), "%#x", u);
@@ -438,10 +444,10 @@ Test(reduce, refuses_what_has_no_meaning, .timeout = 5)
 
     for (uint32_t dtype = HVD_UINT8; dtype < HVD_DTYPE_COUNT; dtype++)
         for (uint32_t op = 0; op < HVD_REDUCE_OP_COUNT; op++) {
-            bool adasum = dtype == HVD_FLOAT16 || dtype == HVD_FLOAT32 ||
-                          dtype == HVD_FLOAT64;
-            bool ok = op == HVD_ADASUM ? adasum
-                                       : dtype != HVD_BOOL || op != HVD_AVERAGE;
+            bool adasum =
+                dtype == HVD_FLOAT16 || dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64;
+            bool ok =
+                op == HVD_ADASUM ? adasum : dtype != HVD_BOOL || op != HVD_AVERAGE;
 
             cr_assert_eq(hvi_reduce_check(dtype, op, 1.0, 1.0, &err),
                          ok ? HVD_OK : HVD_EUNSUPPORTED, "dtype %u op %u", dtype, op);
@@ -452,7 +458,8 @@ Test(reduce, refuses_what_has_no_meaning, .timeout = 5)
                  HVD_EINVAL);
     cr_assert_eq(hvi_reduce_check(HVD_FLOAT32, HVD_SUM, (double)INFINITY, 1.0, &err),
                  HVD_OK);
-    cr_assert_eq(hvi_reduce_check(HVD_DTYPE_UNSET, HVD_SUM, 1.0, 1.0, &err), HVD_EINVAL);
+    cr_assert_eq(hvi_reduce_check(HVD_DTYPE_UNSET, HVD_SUM, 1.0, 1.0, &err),
+                 HVD_EINVAL);
     cr_assert_eq(hvi_reduce_check(99, HVD_SUM, 1.0, 1.0, &err), HVD_EINVAL);
     cr_assert_eq(hvi_reduce_check(HVD_INT8, 6, 1.0, 1.0, NULL), HVD_EINVAL);
 }

@@ -1,7 +1,8 @@
 /**
- * A group of ranks for tests of the planes: processes (forked, over one memfd or connected
- * sockets) or threads over the same objects. The body runs once a rank; the first rank that
- * fails says why, and the test fails with those words. Nothing waits past the deadline.
+ * A group of ranks for tests of the planes: processes (forked, over one memfd or
+ * connected sockets) or threads over the same objects. The body runs once a rank; the
+ * first rank that fails says why, and the test fails with those words. Nothing waits
+ * past the deadline.
  *
  *     struct world w;
  *     world_make(&w, WORLD_SHM, 4, 0, 0);
@@ -34,6 +35,7 @@
 #include "test.h"
 #include "worker/plane/cpu/cpu.h"
 #include "worker/plane/cpu/tcp.h"
+#include "worker/plane/reduce/reduce.h"
 
 #define WORLD_MAX 64
 
@@ -78,8 +80,8 @@ struct rank {
 };
 
 /** Ends this rank: the test fails with these words. */
-__attribute__((format(printf, 2, 3))) static void rank_fail(struct rank *r, const char *fmt,
-                                                            ...)
+__attribute__((format(printf, 2, 3))) static void rank_fail(struct rank *r,
+                                                            const char *fmt, ...)
 {
     struct world_shared *s = r->w->shared;
     int none = 0;
@@ -102,7 +104,8 @@ __attribute__((format(printf, 2, 3))) static void rank_fail(struct rank *r, cons
 
 static void world_sockets(struct world *w)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t len = sizeof(a);
     struct rlimit limit;
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -143,9 +146,10 @@ static void world_segment(struct world *w, size_t slot_bytes, int nslots)
     hvi_shm_format(w->bells + 1, w->n, slot_bytes, nslots);
 }
 
-/** part_bytes: the staging slot; tcp: the largest reduced message. 0: as in real jobs. */
-static void world_make(struct world *w, enum world_plane plane, int n, size_t part_bytes,
-                       int nslots)
+/** part_bytes: the staging slot; tcp: the largest reduced message. 0: as in real jobs.
+ */
+static void world_make(struct world *w, enum world_plane plane, int n,
+                       size_t part_bytes, int nslots)
 {
     memset(w, 0, sizeof(*w));
     w->plane = plane;
@@ -157,7 +161,8 @@ static void world_make(struct world *w, enum world_plane plane, int n, size_t pa
     if (plane == WORLD_TCP)
         world_sockets(w);
     else
-        world_segment(w, part_bytes > 0 ? part_bytes : 256 * 1024, nslots > 0 ? nslots : 4);
+        world_segment(w, part_bytes > 0 ? part_bytes : 256 * 1024,
+                      nslots > 0 ? nslots : 4);
 }
 
 static void world_close(struct world *w, int but)
@@ -191,7 +196,8 @@ static void rank_attach(struct rank *r)
         if (rc == HVD_OK && r->w->part_bytes > 0)
             hvi_tcp_set_part(r->p, r->w->part_bytes);
     } else {
-        rc = hvi_shm_attach(r->w->bells + 1, r->w->bells, r->me, r->n, r->all, &r->p, &err);
+        rc = hvi_shm_attach(r->w->bells + 1, r->w->bells, r->me, r->n, r->all, &r->p,
+                            &err);
     }
     if (rc != HVD_OK)
         rank_fail(r, "no plane: %s", err.text);
@@ -243,7 +249,8 @@ static void world_check(struct world *w, bool late)
     cr_assert(!late, "not done before the deadline: ranks%s", who);
 }
 
-static void world_run_threads(struct world *w, world_body *body, void *arg, int deadline_s)
+static void world_run_threads(struct world *w, world_body *body, void *arg,
+                              int deadline_s)
 {
     struct rank *ranks = calloc((size_t)w->n, sizeof(*ranks));
     pthread_t threads[WORLD_MAX];

@@ -21,7 +21,8 @@ Test(buf, keeps_bytes_in_order_over_growth_and_consumption, .timeout = 10)
         cr_assert_eq(hvi_buf_append(&b, chunk, n), HVD_OK);
         eat = hvi_buf_size(&b) * (size_t)(round % 3) / 2;
         for (size_t i = 0; i < eat; i++)
-            cr_assert_eq(hvi_buf_peek(&b)[i], next_out++, "round %d byte %zu", round, i);
+            cr_assert_eq(hvi_buf_peek(&b)[i], next_out++, "round %d byte %zu", round,
+                         i);
         hvi_buf_consume(&b, eat);
     }
     hvi_buf_fini(&b);

@@ -39,15 +39,23 @@ Test(env, int_reads_whole_numbers_in_range, .timeout = 10)
 
 Test(env, int_refuses_and_names_the_variable_that_was_set, .timeout = 10)
 {
-    static const char *const bad[] = {"11", "-1", "1x", "x", "1.5", "0x5", "1 ",
-                                      "99999999999999999999", "-99999999999999999999"};
+    static const char *const bad[] = {"11",
+                                      "-1",
+                                      "1x",
+                                      "x",
+                                      "1.5",
+                                      "0x5",
+                                      "1 ",
+                                      "99999999999999999999",
+                                      "-99999999999999999999"};
     struct hvi_err err;
     int64_t v = -5;
 
     clear();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         setenv("HOROVOD_TEST_X", bad[i], 1);
-        cr_assert_eq(hvi_env_int("TEST_X", 7, 0, 10, &v, &err), HVD_EINVAL, "%s", bad[i]);
+        cr_assert_eq(hvi_env_int("TEST_X", 7, 0, 10, &v, &err), HVD_EINVAL, "%s",
+                     bad[i]);
         cr_assert_not_null(strstr(err.text, "HOROVOD_TEST_X"), "%s", err.text);
         cr_assert_eq(v, -5, "written only on success");
     }

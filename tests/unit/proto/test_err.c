@@ -39,8 +39,8 @@ Test(err, every_status_has_a_name_and_a_text, .timeout = 10)
         cr_assert_eq(strncmp(hvi_status_name((enum hvd_status)s), "HVD_", 4), 0);
         cr_assert_str_neq(hvi_status_text((enum hvd_status)s), "unknown status");
     }
-    cr_assert_str_eq(hvi_status_name((enum hvd_status)-999), "HVD_E?");
-    cr_assert_str_eq(hvi_status_text((enum hvd_status)-999), "unknown status");
+    cr_assert_str_eq(hvi_status_name((enum hvd_status) - 999), "HVD_E?");
+    cr_assert_str_eq(hvi_status_text((enum hvd_status) - 999), "unknown status");
 }
 
 Test(escape, keeps_text_and_shows_control_bytes, .timeout = 10)
@@ -75,8 +75,8 @@ Test(escape, never_writes_beyond_its_room_nor_half_an_escape, .timeout = 10)
             continue;
         n = strlen(out);
         cr_assert_lt(n, cap);
-        cr_assert(n == 0 || n == 1 || n == 5 || n == 7 || n == 8, "cap %zu gives %zu", cap,
-                  n);
+        cr_assert(n == 0 || n == 1 || n == 5 || n == 7 || n == 8, "cap %zu gives %zu",
+                  cap, n);
     }
 }
 

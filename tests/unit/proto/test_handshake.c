@@ -81,7 +81,10 @@ Test(handshake, two_connections_never_share_anything, .timeout = 10)
 
     cr_assert_eq(channel_open(&a, HVI_ROLE_WORKER), HVD_OK);
     cr_assert_eq(channel_open(&b, HVI_ROLE_WORKER), HVD_OK);
-    cr_assert_neq(memcmp(a.hello, b.hello, HVI_HELLO_BYTES), 0);
+    cr_assert_neq(memcmp(a.hello + 48, b.hello + 48, 32), 0, "public key");
+    cr_assert_neq(memcmp(a.hello + 80, b.hello + 80, 16), 0, "random");
+    cr_assert_neq(memcmp(a.reply + 48, b.reply + 48, 32), 0, "public key");
+    cr_assert_neq(memcmp(a.reply + 80, b.reply + 80, 16), 0, "random");
     cr_assert_neq(memcmp(a.client.push_key, b.client.push_key, 32), 0);
     cr_assert_neq(memcmp(a.client.pull_key, b.client.pull_key, 32), 0);
 }
@@ -102,6 +105,130 @@ Test(handshake, hello_has_the_documented_layout, .timeout = 10)
     crypto_generichash(mac, sizeof mac, hello, MAC_OFFSET, channel_key, HVI_KEY_BYTES);
     cr_assert_eq(memcmp(hello + MAC_OFFSET, mac, sizeof mac), 0);
     hvi_hs_fini(&hs);
+}
+
+/* ---- a peer written from PROTOCOL.md alone, on libsodium's primitives */
+
+struct written_peer {
+    uint8_t secret[32];
+    uint8_t message[HVI_HELLO_BYTES]; /* what it says */
+};
+
+/* `before` is the hello that a reply answers, NULL for a hello. */
+static void write_message(struct written_peer *p, uint8_t role, const uint8_t *before)
+{
+    crypto_generichash_state st;
+
+    memset(p->message, 0, sizeof p->message);
+    memcpy(p->message, "HVDHELO\n\x01", 9);
+    p->message[10] = role;
+    memcpy(p->message + 16, "0.0.9", 5); /* another release of the same protocol */
+    memcpy(p->message + 32, channel_job, 16);
+    cr_assert_eq(hvi_random(p->secret, 32), HVD_OK);
+    crypto_scalarmult_base(p->message + 48, p->secret);
+    cr_assert_eq(hvi_random(p->message + 80, 16), HVD_OK);
+    crypto_generichash_init(&st, channel_key, 32, 32);
+    if (before != NULL)
+        crypto_generichash_update(&st, before, 128);
+    crypto_generichash_update(&st, p->message, 96);
+    crypto_generichash_final(&st, p->message + 96, 32);
+}
+
+/* out: client to server, server to client. */
+static void write_keys(const struct written_peer *p, const uint8_t *peer_public,
+                       const uint8_t *hello, const uint8_t *reply, uint8_t out[64])
+{
+    crypto_generichash_state st;
+    uint8_t shared[32];
+
+    cr_assert_eq(crypto_scalarmult(shared, p->secret, peer_public), 0);
+    crypto_generichash_init(&st, channel_key, 32, 64);
+    crypto_generichash_update(&st, shared, 32);
+    crypto_generichash_update(&st, hello, 128);
+    crypto_generichash_update(&st, reply, 128);
+    crypto_generichash_final(&st, out, 64);
+}
+
+/* Header, length, ciphertext: what section 3 says of a first record. */
+static void write_record(const uint8_t key[32], const char *text, struct hvi_buf *out)
+{
+    crypto_secretstream_xchacha20poly1305_state st;
+    size_t n = strlen(text);
+    uint8_t bytes[256];
+
+    crypto_secretstream_xchacha20poly1305_init_push(&st, bytes, key);
+    memset(bytes + 24, 0, 4);
+    bytes[24] = (uint8_t)(n + 17);
+    crypto_secretstream_xchacha20poly1305_push(
+        &st, bytes + 28, NULL, (const uint8_t *)text, n, bytes + 24, 4, 0);
+    cr_assert_eq(hvi_buf_append(out, bytes, 28 + n + 17), HVD_OK);
+}
+
+static void read_record(const uint8_t key[32], const struct hvi_buf *in,
+                        const char *want)
+{
+    crypto_secretstream_xchacha20poly1305_state st;
+    const uint8_t *bytes = hvi_buf_peek(in);
+    uint8_t text[256];
+    unsigned char tag = 0xff;
+    unsigned long long n = 0;
+
+    cr_assert_eq(crypto_secretstream_xchacha20poly1305_init_pull(&st, bytes, key), 0);
+    cr_assert_eq(hvi_buf_size(in), 24 + 4 + strlen(want) + 17);
+    cr_assert_eq(bytes[24], strlen(want) + 17);
+    cr_assert_eq(
+        crypto_secretstream_xchacha20poly1305_pull(
+            &st, text, &n, &tag, bytes + 28, hvi_buf_size(in) - 28, bytes + 24, 4),
+        0);
+    cr_assert_eq(n, strlen(want));
+    cr_assert_eq(memcmp(text, want, n), 0);
+    cr_assert_eq(tag, 0);
+}
+
+static void talk(struct hvi_stream *ours, const uint8_t to_us[32],
+                 const uint8_t from_us[32])
+{
+    struct hvi_buf in = {0};
+    struct hvi_buf out = {0};
+    struct hvi_buf plain = {0};
+
+    write_record(to_us, "hello, you", &in);
+    cr_assert_eq(hvi_stream_open(ours, &in, &plain, NULL), HVD_OK);
+    cr_assert_eq(hvi_buf_size(&plain), 10);
+    cr_assert_eq(memcmp(hvi_buf_peek(&plain), "hello, you", 10), 0);
+    cr_assert_eq(hvi_stream_seal(ours, "hello back", 10, false, &out), HVD_OK);
+    read_record(from_us, &out, "hello back");
+    hvi_buf_fini(&in);
+    hvi_buf_fini(&out);
+    hvi_buf_fini(&plain);
+}
+
+Test(handshake, a_client_written_from_the_document_is_understood, .timeout = 10)
+{
+    struct written_peer client;
+    struct turned_away t;
+    uint8_t keys[64];
+
+    write_message(&client, HVI_ROLE_AGENT, NULL);
+    cr_assert_eq(serve(&t, channel_key, channel_job, client.message), HVD_OK);
+    cr_assert_eq(t.role, HVI_ROLE_AGENT);
+    write_keys(&client, t.reply + 48, client.message, t.reply, keys);
+    talk(&t.stream, keys, keys + 32);
+}
+
+Test(handshake, a_server_written_from_the_document_is_understood, .timeout = 10)
+{
+    struct written_peer server;
+    struct hvi_hs_client hs;
+    struct hvi_stream stream;
+    uint8_t hello[HVI_HELLO_BYTES];
+    uint8_t keys[64];
+
+    start(&hs, hello);
+    write_message(&server, HVI_ROLE_COORDINATOR, hello);
+    cr_assert_eq(hvi_hs_client_finish(&hs, server.message, &stream, NULL), HVD_OK);
+    write_keys(&server, hello + 48, hello, server.message, keys);
+    talk(&stream, keys + 32, keys);
 }
 
 Test(handshake, the_key_is_never_on_the_wire_and_wiped_in_the_end, .timeout = 10)
@@ -126,6 +253,7 @@ Test(handshake, job_id_from_a_key_is_stable_and_does_not_show_it, .timeout = 10)
     uint8_t a[HVI_JOB_ID_BYTES];
     uint8_t b[HVI_JOB_ID_BYTES];
     uint8_t other[HVI_KEY_BYTES];
+    uint8_t again[HVI_JOB_ID_BYTES];
 
     memcpy(other, channel_key, sizeof other);
     other[31] ^= 1;
@@ -135,6 +263,9 @@ Test(handshake, job_id_from_a_key_is_stable_and_does_not_show_it, .timeout = 10)
     hvi_key_job_id(other, b);
     cr_assert_neq(memcmp(a, b, sizeof a), 0);
     cr_assert_null(memmem(a, sizeof a, channel_key, 4));
+    crypto_generichash(again, sizeof again, (const uint8_t *)"hvd job id", 10,
+                       channel_key, sizeof channel_key);
+    cr_assert_eq(memcmp(a, again, sizeof a), 0, "releases must agree on it");
 }
 
 /* ---- others are turned away */

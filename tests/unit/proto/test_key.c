@@ -191,6 +191,37 @@ Test(key, links_and_other_kinds_of_files_are_refused_without_waiting, .timeout =
     rmdir(path);
 }
 
+/* The lowest free descriptor is the same before and after. */
+static int lowest_fd(void)
+{
+    int fd = dup(0);
+
+    close(fd);
+    return fd;
+}
+
+Test(key, no_descriptor_stays_open, .timeout = 10, .init = make_dir, .fini = remove_dir)
+{
+    uint8_t key[HVI_KEY_BYTES];
+    struct hvi_err err;
+    int before = lowest_fd();
+
+    cr_assert_eq(hvi_key_create(path, key, &err), HVD_OK);
+    cr_assert_eq(lowest_fd(), before, "create");
+    cr_assert_eq(load(key, &err), HVD_OK);
+    cr_assert_eq(lowest_fd(), before, "load");
+    put_file("short", 5, 0600);
+    cr_assert_eq(load(key, &err), HVD_EINVAL);
+    put_file(HEX, 64, 0666);
+    cr_assert_eq(load(key, &err), HVD_EAUTH);
+    cr_assert_eq(lowest_fd(), before, "failed load");
+    unlink(path);
+    hvi_fault_write_after(0, EIO);
+    (void)hvi_key_create(path, key, &err);
+    cr_assert(hvi_fault_write_off());
+    cr_assert_eq(lowest_fd(), before, "failed create");
+}
+
 Test(key, files_of_another_user_are_refused, .timeout = 10, .init = make_dir,
      .fini = remove_dir)
 {

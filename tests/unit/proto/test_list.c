@@ -14,7 +14,7 @@ static int sum_in_order(struct hvi_link *head)
     int digits = 0;
 
     HVI_LIST_EACH(head, it, tmp)
-        digits = digits * 10 + HVI_CONTAINER(it, struct item, link)->value;
+    digits = digits * 10 + HVI_CONTAINER(it, struct item, link)->value;
     return digits;
 }
 

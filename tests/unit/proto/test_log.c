@@ -98,7 +98,8 @@ Test(log, nonsense_in_the_environment_changes_nothing, .timeout = 10)
     cr_assert(hvi_log_wants(HVI_LOG_WARN, "peer"));
     cr_assert_not(hvi_log_wants(HVI_LOG_INFO, "peer"));
     setup("a_name_of_a_subsystem_that_is_too_long:debug", NULL);
-    cr_assert_not(hvi_log_wants(HVI_LOG_INFO, "a_name_of_a_subsystem_that_is_too_long"));
+    cr_assert_not(
+        hvi_log_wants(HVI_LOG_INFO, "a_name_of_a_subsystem_that_is_too_long"));
     for (int i = 0; i < 100; i++)
         strcat(many, "s:debug,");
     setup(many, NULL);

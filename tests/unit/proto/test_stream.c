@@ -378,7 +378,11 @@ Test(stream, too_large_records_and_full_buffers_change_nothing, .timeout = 10)
     cr_assert_eq(hvi_buf_size(&small), 0);
     cr_assert_not(ch.client.finished);
     seal(&ch.client, "1234", false, &small);
+    cr_assert_eq(hvi_stream_seal(&ch.client, "", 0, false, &small), HVD_ELIMIT,
+                 "no room behind the first");
     expect(&ch.server, &small, "1234");
+    seal(&ch.client, "5678", false, &small);
+    expect(&ch.server, &small, "5678");
     hvi_buf_fini(&small);
     free(big);
 }
@@ -409,11 +413,18 @@ Test(stream, out_of_memory_loses_no_record, .timeout = 10)
     hvi_buf_fini(&plain);
 }
 
-Test(stream, fini_wipes_the_keys, .timeout = 10)
+Test(stream, keys_are_wiped_once_used_and_all_in_the_end, .timeout = 10)
 {
     static const struct hvi_stream wiped;
     struct channel ch = opened();
+    struct hvi_buf wire = {0};
 
+    cr_assert_neq(memcmp(ch.client.push_key, wiped.push_key, 32), 0);
+    seal(&ch.client, "x", false, &wire);
+    cr_assert_eq(memcmp(ch.client.push_key, wiped.push_key, 32), 0);
+    expect(&ch.server, &wire, "x");
+    cr_assert_eq(memcmp(ch.server.pull_key, wiped.pull_key, 32), 0);
+    hvi_buf_fini(&wire);
     hvi_stream_fini(&ch.client);
     cr_assert_eq(memcmp(&ch.client, &wiped, sizeof wiped), 0);
 }

@@ -26,28 +26,28 @@ struct plain_test {
 static struct plain_test *plain_first, **plain_last = &plain_first;
 
 /* .timeout is enforced with alarm(); tests that expect a signal or exit are skipped. */
-#define Test(suite_, name_, ...)                                                         \
-    static void suite_##_##name_##_run(void);                                            \
-    __attribute__((constructor)) static void suite_##_##name_##_add(void)                \
-    {                                                                                    \
-        static struct plain_test t = {#suite_, #name_, suite_##_##name_##_run,           \
-                                      {__VA_ARGS__}, NULL};                              \
-        *plain_last = &t;                                                                \
-        plain_last = &t.next;                                                            \
-    }                                                                                    \
+#define Test(suite_, name_, ...)                                                       \
+    static void suite_##_##name_##_run(void);                                          \
+    __attribute__((constructor)) static void suite_##_##name_##_add(void)              \
+    {                                                                                  \
+        static struct plain_test t = {                                                 \
+            #suite_, #name_, suite_##_##name_##_run, {__VA_ARGS__}, NULL};             \
+        *plain_last = &t;                                                              \
+        plain_last = &t.next;                                                          \
+    }                                                                                  \
     static void suite_##_##name_##_run(void)
 
-#define PLAIN_FAIL_(what, ...)                                                           \
-    do {                                                                                 \
-        fprintf(stderr, "%s:%d: assertion failed: %s", __FILE__, __LINE__, what);       \
-        fprintf(stderr, " " __VA_ARGS__);                                                 \
-        fputc('\n', stderr);                                                             \
-        _exit(1);                                                                        \
+#define PLAIN_FAIL_(what, ...)                                                         \
+    do {                                                                               \
+        fprintf(stderr, "%s:%d: assertion failed: %s", __FILE__, __LINE__, what);      \
+        fprintf(stderr, " " __VA_ARGS__);                                              \
+        fputc('\n', stderr);                                                           \
+        _exit(1);                                                                      \
     } while (0)
-#define cr_assert(c, ...)                                                                \
-    do {                                                                                 \
-        if (!(c))                                                                        \
-            PLAIN_FAIL_(#c, __VA_ARGS__);                                                \
+#define cr_assert(c, ...)                                                              \
+    do {                                                                               \
+        if (!(c))                                                                      \
+            PLAIN_FAIL_(#c, __VA_ARGS__);                                              \
     } while (0)
 #define cr_expect cr_assert
 #define cr_assert_not(c, ...) cr_assert(!(c), ##__VA_ARGS__)
@@ -61,14 +61,16 @@ static struct plain_test *plain_first, **plain_last = &plain_first;
 #define cr_assert_not_null(a, ...) cr_assert((a) != NULL, ##__VA_ARGS__)
 #define cr_assert_str_eq(a, b, ...) cr_assert(strcmp((a), (b)) == 0, ##__VA_ARGS__)
 #define cr_assert_str_neq(a, b, ...) cr_assert(strcmp((a), (b)) != 0, ##__VA_ARGS__)
-#define cr_assert_arr_eq(a, b, n, ...) cr_assert(memcmp((a), (b), (n)) == 0, ##__VA_ARGS__)
-#define cr_assert_float_eq(a, b, e, ...) cr_assert(fabs((double)(a) - (double)(b)) <= (e), ##__VA_ARGS__)
+#define cr_assert_arr_eq(a, b, n, ...)                                                 \
+    cr_assert(memcmp((a), (b), (n)) == 0, ##__VA_ARGS__)
+#define cr_assert_float_eq(a, b, e, ...)                                               \
+    cr_assert(fabs((double)(a) - (double)(b)) <= (e), ##__VA_ARGS__)
 #define cr_assert_fail(...) PLAIN_FAIL_("failed", __VA_ARGS__)
 #define cr_skip_test(...) return
-#define cr_log_info(...)                                                                 \
-    do {                                                                                 \
-        fprintf(stderr, __VA_ARGS__);                                                    \
-        fputc('\n', stderr);                                                             \
+#define cr_log_info(...)                                                               \
+    do {                                                                               \
+        fprintf(stderr, __VA_ARGS__);                                                  \
+        fputc('\n', stderr);                                                           \
     } while (0)
 #define cr_log_warn cr_log_info
 
@@ -78,7 +80,8 @@ int main(void)
     int skipped = 0;
 
     for (struct plain_test *t = plain_first; t != NULL; t = t->next) {
-        if (t->options.disabled || t->options.signal != 0 || t->options.exit_code != 0) {
+        if (t->options.disabled || t->options.signal != 0 ||
+            t->options.exit_code != 0) {
             skipped++;
             continue;
         }

@@ -182,7 +182,7 @@ struct hvd_op {
     int32_t nsplits;
     struct hvd_ready ready;
     /** Called once when the handle completes, on whichever thread ran it. May enqueue;
-     *  hvd_wait from it is HVD_EDEADLOCK. Never called if enqueue failed. */
+     *  waiting in it is HVD_EDEADLOCK. Never called if enqueue failed. */
     void (*done)(void *arg, hvd_handle handle, enum hvd_status status);
     /** Called when an output size becomes known (allgather, alltoall, reducescatter with
      *  out.data == NULL); returns memory of that size or NULL (HVD_ENOMEM). Must not
@@ -318,7 +318,7 @@ HVD_API enum hvd_status hvd_poll(hvd_handle handle);
  *
  * Returns  the handle's status; HVD_ETIMEDOUT (the handle stays valid, what is missing is
  *          in hvd_last_error); HVD_EINTR (a signal came; call again); HVD_EHANDLE;
- *          HVD_EDEADLOCK inside a done callback.
+ *          HVD_EDEADLOCK inside a done callback, when it would have to wait.
  */
 HVD_API enum hvd_status hvd_wait(hvd_handle handle, enum hvd_wait_mode mode,
                                  int64_t timeout_ms);

@@ -1,0 +1,708 @@
+/*
+ * Happy path: runtime directory and key; the coordinator starts and says COORD_UP; each
+ * agent starts and says AGENT_UP; JOB_SPEC to each; STARTED, OUTPUT, EXITED of every
+ * rank; the pipes of all are closed, they end; the last output is written. Failure
+ * paths: jobend.c. Whatever happens, every process of ours ends when its stdin does.
+ */
+#include "hvdrun/job.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hvdrun/exitcode.h"
+#include "hvdrun/job_impl.h"
+#include "hvdrun/spec.h"
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+
+extern char **environ;
+
+static const char *peer_name(const struct hvi_job_peer *p, char *out, size_t cap)
+{
+    if (p->host < 0)
+        snprintf(out, cap, "the coordinator");
+    else
+        snprintf(out, cap, "the agent on %s", p->job->plan->host[p->host].name);
+    return out;
+}
+
+static char *text_of(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static char *text_of(const char *fmt, ...)
+{
+    char *text = NULL;
+    va_list ap;
+
+    va_start(ap, fmt);
+    if (vasprintf(&text, fmt, ap) < 0)
+        text = NULL;
+    va_end(ap);
+    return text;
+}
+
+/* The first text stays. */
+static void set_text(char **where, char *text)
+{
+    if (*where == NULL)
+        *where = text;
+    else
+        free(text);
+}
+
+void hvi_job_send_all(struct hvi_job *j, uint32_t type, const void *body)
+{
+    for (size_t i = 0; i < j->plan->nhosts; i++)
+        if (j->agent[i].spec_sent)
+            (void)hvi_chan_send(&j->agent[i].chan, type, body);
+}
+
+/* ---- the end */
+
+static void close_peer(struct hvi_job_peer *p)
+{
+    if (p->started)
+        hvi_chan_close(&p->chan);
+}
+
+static void close_all(struct hvi_job *j)
+{
+    uv_timer_t *const timers[] = {&j->start_timer,  &j->limit_timer, &j->settle_timer,
+                                  &j->stop_timer,   &j->line_timer,  &j->end_timer,
+                                  &j->suspend_timer};
+
+    j->phase = HVI_JOB_OVER;
+    if (!j->handles_open)
+        return;
+    j->handles_open = false;
+    for (size_t i = 0; i < sizeof timers / sizeof timers[0]; i++)
+        uv_close((uv_handle_t *)timers[i], NULL);
+    for (int i = 0; i < j->nsignals; i++)
+        uv_close((uv_handle_t *)&j->signal[i], NULL);
+    close_peer(&j->coord);
+    for (size_t i = 0; i < j->plan->nhosts; i++)
+        close_peer(&j->agent[i]);
+    hvi_job_io_close(j);
+}
+
+static bool gone(const struct hvi_job_peer *p)
+{
+    return !p->started || (p->chan_ended && p->reaped);
+}
+
+static bool all_gone(const struct hvi_job *j)
+{
+    for (size_t i = 0; i < j->plan->nhosts; i++)
+        if (!gone(&j->agent[i]))
+            return false;
+    return gone(&j->coord);
+}
+
+static void kill_peer(const struct hvi_job_peer *p)
+{
+    if (p->started && !p->reaped)
+        kill(p->proc.pid, SIGKILL);
+}
+
+static void end_cb(uv_timer_t *t)
+{
+    struct hvi_job *j = t->data;
+
+    kill_peer(&j->coord);
+    for (size_t i = 0; i < j->plan->nhosts; i++)
+        kill_peer(&j->agent[i]);
+}
+
+/* All ranks are gone, or none will ever run. */
+static void begin_end(struct hvi_job *j)
+{
+    j->phase = HVI_JOB_ENDING;
+    uv_timer_stop(&j->stop_timer);
+    uv_timer_stop(&j->limit_timer);
+    uv_timer_stop(&j->start_timer);
+    uv_timer_start(&j->end_timer, end_cb, HVI_JOB_END_MS, 0);
+    hvi_input_close(&j->input);
+    for (size_t i = 0; i < j->plan->nhosts; i++)
+        if (j->agent[i].started)
+            hvi_chan_end_output(&j->agent[i].chan);
+    if (j->coord.started)
+        hvi_chan_end_output(&j->coord.chan);
+}
+
+static bool ranks_over(const struct hvi_job *j)
+{
+    for (size_t i = 0; i < j->plan->nhosts; i++) {
+        const struct hvi_job_peer *a = &j->agent[i];
+
+        if (gone(a) || !a->spec_sent)
+            continue;
+        for (int r = 0; r < j->plan->host[i].slots; r++)
+            if (!j->rank[j->plan->first_rank[i] + r].over)
+                return false;
+    }
+    /* before every agent has its orders the job has not even begun */
+    for (size_t i = 0; i < j->plan->nhosts && !j->stopping; i++)
+        if (!j->agent[i].spec_sent && !gone(&j->agent[i]))
+            return false;
+    return j->stopping || j->nover == j->plan->np;
+}
+
+void hvi_job_check_over(struct hvi_job *j)
+{
+    if (j->phase == HVI_JOB_RUNNING && ranks_over(j))
+        begin_end(j);
+    if (j->phase != HVI_JOB_ENDING || !all_gone(j))
+        return;
+    hvi_job_conclude(j);
+    if (hvi_job_io_idle(j))
+        close_all(j);
+}
+
+/* A process of ours has ended and all it had to say is read. */
+static void check_peer(struct hvi_job_peer *p)
+{
+    struct hvi_job *j = p->job;
+    char name[HVI_HOST_NAME_MAX + 32], words[128];
+
+    if (!gone(p))
+        return;
+    if (j->phase == HVI_JOB_RUNNING) {
+        peer_name(p, name, sizeof name);
+        hvi_exit_words(p->wait_status, words, sizeof words);
+        if (p->why[0] != '\0')
+            snprintf(words, sizeof words, "sent what cannot be read (%.90s)", p->why);
+        set_text(p->host < 0 ? &j->coord_text : &j->agent_text,
+                 text_of("%s %s; the job ends", name, words));
+        hvi_job_trouble(j, false);
+    }
+    hvi_job_check_over(j);
+}
+
+static void reap(struct hvi_job_peer *p, pid_t pid, int status)
+{
+    if (!p->started || p->proc.pid != pid)
+        return;
+    p->reaped = true;
+    p->wait_status = status;
+    check_peer(p);
+}
+
+/* Also of the keeper and the ranks, which come to us when their agent dies. */
+static void reap_all(struct hvi_job *j)
+{
+    int status;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        reap(&j->coord, pid, status);
+        for (size_t i = 0; i < j->plan->nhosts; i++)
+            reap(&j->agent[i], pid, status);
+    }
+}
+
+static void chan_end(struct hvi_chan *c, const char *err)
+{
+    struct hvi_job_peer *p = c->data;
+
+    p->chan_ended = true;
+    if (err != NULL)
+        snprintf(p->why, sizeof p->why, "%s", err);
+    kill_peer(p); /* nothing, when the end of file came from its death */
+    reap_all(p->job);
+    check_peer(p);
+}
+
+/* ---- agents */
+
+static void fail_start(struct hvi_job *j, int status, char *text)
+{
+    if (j->start_text == NULL)
+        j->start_status = status;
+    set_text(&j->start_text, text);
+    hvi_job_trouble(j, true);
+}
+
+static void spec_init(const struct hvi_job *j, struct hvi_spec *s)
+{
+    *s = (struct hvi_spec){.opts = j->opts,
+                           .plan = j->plan,
+                           .key = j->key,
+                           .job_id = j->job_id,
+                           .tty = isatty(STDOUT_FILENO) == 1,
+                           .endpoint = j->endpoint,
+                           .cwd = j->cwd,
+                           .environ = environ,
+                           .master_port = j->master_port};
+}
+
+static void send_wiped(struct hvi_chan *c, struct hvi_buf *frames)
+{
+    (void)hvi_chan_send_frames(c, frames);
+    hvi_wipe(frames->data, frames->len);
+    hvi_buf_fini(frames);
+}
+
+static void send_specs(struct hvi_job *j)
+{
+    struct hvi_spec spec;
+    struct hvi_err err = {""};
+
+    spec_init(j, &spec);
+    for (size_t i = 0; i < j->plan->nhosts; i++) {
+        struct hvi_job_peer *a = &j->agent[i];
+        struct hvi_buf frame = {0};
+
+        if (!j->coord.up || !a->up || a->spec_sent || j->stopping)
+            continue;
+        if (hvi_spec_agent(&spec, i, &frame, &err) != HVD_OK) {
+            hvi_buf_fini(&frame);
+            fail_start(j, HVI_EXIT_LAUNCHER, text_of("%s", err.text));
+            return;
+        }
+        send_wiped(&a->chan, &frame);
+        a->spec_sent = true;
+    }
+}
+
+static void on_started(struct hvi_job_peer *p, const Hvi__Started *m)
+{
+    struct hvi_job *j = p->job;
+    int status = HVI_EXIT_LAUNCHER;
+
+    if (m->rank < 0 || m->rank >= j->plan->np)
+        return;
+    if (m->status >= 0) {
+        j->rank[m->rank].pid = m->pid;
+        hvi_log_debug("job", "rank=%d pid=%d started", m->rank, m->pid);
+        if (!j->rank[m->rank].started && ++j->nstarted == j->plan->np) {
+            uv_timer_stop(&j->start_timer);
+            if (j->phase == HVI_JOB_RUNNING && !j->stopping)
+                hvi_job_input_start(j); /* no reader is missing now */
+        }
+        j->rank[m->rank].started = true;
+        return;
+    }
+    if (m->stage == 3)
+        status = m->status == -ENOENT ? HVI_EXIT_NOT_FOUND : HVI_EXIT_NOT_EXECUTABLE;
+    fail_start(j, status,
+               j->plan->nhosts == 1
+                   ? text_of("%s", m->text)
+                   : text_of("%s: %s", j->plan->host[p->host].name, m->text));
+}
+
+static void check_rank(struct hvi_job *j, int rank)
+{
+    struct hvi_job_rank *r = &j->rank[rank];
+
+    if (r->over || !j->verdict.rank[rank].exited || r->open_streams > 0)
+        return;
+    r->over = true;
+    j->nover++;
+    hvi_job_check_over(j);
+}
+
+static void on_exited(struct hvi_job *j, const Hvi__Exited *m)
+{
+    struct hvi_job_rank *r;
+
+    if (m->rank < 0 || m->rank >= j->plan->np)
+        return;
+    r = &j->rank[m->rank];
+    if (m->pid == 0)
+        r->open_streams = 0; /* it never ran */
+    else
+        r->pid = m->pid;
+    r->age_ms = (int64_t)m->age_ms;
+    hvi_verdict_exited(&j->verdict, m->rank, m->wait_status, m->by_us);
+    hvi_log_debug("job", "rank=%d pid=%d wait_status=0x%x by_us=%d", m->rank, m->pid,
+                  (unsigned)m->wait_status, m->by_us);
+    if (hvi_verdict_bad(&j->verdict))
+        hvi_job_trouble(j, false);
+    hvi_job_input_acked(j, m->rank, 0);
+    check_rank(j, m->rank);
+}
+
+static void on_agent_up(struct hvi_job_peer *p, const Hvi__AgentUp *m)
+{
+    struct hvi_job *j = p->job;
+    char shown[64];
+
+    if (strcmp(m->version, HVI_VERSION) != 0) {
+        fail_start(
+            j, HVI_EXIT_LAUNCHER,
+            text_of("%s has version %s of hvd, this hvdrun has %s",
+                    j->plan->host[p->host].name,
+                    hvi_escape(shown, sizeof shown, m->version, strlen(m->version)),
+                    HVI_VERSION));
+        return;
+    }
+    p->up = true;
+    send_specs(j);
+}
+
+static void agent_frame(struct hvi_chan *c, const struct hvi_msg *msg)
+{
+    struct hvi_job_peer *p = c->data;
+    struct hvi_job *j = p->job;
+
+    switch (msg->type) {
+    case HVI_MSG_AGENT_UP:
+        on_agent_up(p, msg->body);
+        break;
+    case HVI_MSG_STARTED:
+        on_started(p, msg->body);
+        break;
+    case HVI_MSG_OUTPUT:
+        hvi_job_output(j, msg->body);
+        if (((const Hvi__Output *)msg->body)->data.len == 0 &&
+            ((const Hvi__Output *)msg->body)->rank >= 0 &&
+            ((const Hvi__Output *)msg->body)->rank < j->plan->np)
+            check_rank(j, ((const Hvi__Output *)msg->body)->rank);
+        break;
+    case HVI_MSG_EXITED:
+        on_exited(j, msg->body);
+        break;
+    case HVI_MSG_OUTPUT_ACK:
+        hvi_job_input_acked(j, ((const Hvi__OutputAck *)msg->body)->rank,
+                            ((const Hvi__OutputAck *)msg->body)->bytes);
+        break;
+    case HVI_MSG_AGENT_ERROR:
+        set_text(&j->agent_text, text_of("%s: %s", j->plan->host[p->host].name,
+                                         ((const Hvi__AgentError *)msg->body)->text));
+        hvi_job_trouble(j, false);
+        break;
+    default:
+        hvi_log_warn("job", "ignored %s from an agent", hvi_msg_name(msg->type));
+    }
+}
+
+static const struct hvi_chan_ops agent_ops = {agent_frame, chan_end, NULL};
+
+/* ---- the coordinator */
+
+static void on_note(struct hvi_job *j, const Hvi__CoordNote *m)
+{
+    switch (m->kind) {
+    case 1:
+        if (j->opts->verbose)
+            hvi_job_say(j, "%s", m->text);
+        break;
+    case 2:
+        hvi_job_say(j, "%s", m->text);
+        break;
+    case 3:
+        set_text(&j->fatal_text, text_of("%s", m->text));
+        hvi_job_trouble(j, false);
+        break;
+    case 4:
+        hvi_verdict_no_bye(&j->verdict, m->rank);
+        if (hvi_verdict_bad(&j->verdict))
+            hvi_job_trouble(j, false);
+        break;
+    case 5:
+        hvi_verdict_lost(&j->verdict, m->rank);
+        break;
+    default:
+        hvi_log_warn("job", "ignored a note of kind %u", m->kind);
+    }
+}
+
+static void coord_frame(struct hvi_chan *c, const struct hvi_msg *msg)
+{
+    struct hvi_job_peer *p = c->data;
+
+    if (msg->type == HVI_MSG_COORD_UP) {
+        p->up = true;
+        send_specs(p->job);
+    } else if (msg->type == HVI_MSG_COORD_NOTE) {
+        on_note(p->job, msg->body);
+    } else {
+        hvi_log_warn("job", "ignored %s from the coordinator", hvi_msg_name(msg->type));
+    }
+}
+
+static const struct hvi_chan_ops coord_ops = {coord_frame, chan_end, NULL};
+
+/* ---- begin */
+
+static enum hvd_status start_peer(struct hvi_job_peer *p, char *const argv[],
+                                  const struct hvi_chan_ops *ops, struct hvi_err *err)
+{
+    enum hvd_status rc = hvi_proc_start(argv, &p->proc, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    rc = hvi_chan_open(&p->chan, &p->job->loop, p->proc.from_fd, p->proc.to_fd, ops, p,
+                       err);
+    p->started = true;
+    p->chan_ended = rc != HVD_OK;
+    return rc;
+}
+
+static enum hvd_status start_coord(struct hvi_job *j, struct hvi_err *err)
+{
+    static char option[] = "--stdio";
+    char path[PATH_MAX];
+    char *argv[] = {path, option, NULL};
+    struct hvi_spec spec;
+    struct hvi_buf frame = {0};
+    enum hvd_status rc;
+
+    spec_init(j, &spec);
+    rc = hvi_spec_coord(&spec, &frame, err);
+    if (rc == HVD_OK)
+        rc = hvi_proc_find("hvd-coordinator", path, err);
+    if (rc == HVD_OK)
+        rc = start_peer(&j->coord, argv, &coord_ops, err);
+    if (rc == HVD_OK)
+        send_wiped(&j->coord.chan, &frame);
+    hvi_buf_fini(&frame);
+    return rc;
+}
+
+static enum hvd_status start_agent(struct hvi_job *j, size_t host, struct hvi_err *err)
+{
+    static char stdin_option[] = "--stdin", dir_option[] = "--runtime-dir";
+    char path[PATH_MAX];
+    char *argv[] = {path, stdin_option, dir_option, j->rundir, NULL};
+    enum hvd_status rc = hvi_proc_find("hvd-agent", path, err);
+
+    if (host > 0) /* this machine under a second name: a directory of its own */
+        argv[2] = NULL;
+    if (rc == HVD_OK)
+        rc = start_peer(&j->agent[host], argv, &agent_ops, err);
+    return rc;
+}
+
+/* A port nobody has now, for programs that build their own group (MASTER_PORT). */
+static int free_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int port = 0;
+
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0 &&
+        getsockname(fd, (struct sockaddr *)&a, &n) == 0)
+        port = ntohs(a.sin_port);
+    if (fd >= 0)
+        close(fd);
+    return port;
+}
+
+static enum hvd_status make_place(struct hvi_job *j, struct hvi_err *err)
+{
+    enum hvd_status rc;
+
+    if (getcwd(j->cwd, sizeof j->cwd) == NULL)
+        return hvi_fail(err, HVD_EIO, "the working directory: %s", strerror(errno));
+    rc = hvi_rundir_make(j->rundir, err);
+    if (rc != HVD_OK)
+        return rc;
+    snprintf(j->endpoint, sizeof j->endpoint, "unix:%s/coord", j->rundir);
+    j->master_port = free_port();
+    rc = hvi_random(j->key, sizeof j->key);
+    if (rc == HVD_OK)
+        hvi_key_job_id(j->key, j->job_id); /* as the ranks do, who get the key alone */
+    return rc == HVD_OK ? rc : hvi_fail(err, rc, "the system has no random numbers");
+}
+
+static void signal_cb(uv_signal_t *s, int signo)
+{
+    if (signo == SIGCHLD)
+        reap_all(s->data);
+    else
+        hvi_job_signal(s->data, signo);
+}
+
+static void watch_signals(struct hvi_job *j)
+{
+    static const int list[] = {SIGCHLD, SIGINT,  SIGTERM, SIGHUP,   SIGQUIT, SIGUSR1,
+                               SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH, SIGALRM};
+
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        struct sigaction old;
+        uv_signal_t *s = &j->signal[j->nsignals];
+
+        /* nohup, and shells that leave their terminal, mean it */
+        if ((list[i] == SIGHUP || list[i] == SIGTSTP) &&
+            sigaction(list[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN)
+            continue;
+        uv_signal_init(&j->loop, s);
+        s->data = j;
+        uv_signal_start(s, signal_cb, list[i]);
+        j->nsignals++;
+    }
+}
+
+static void limit_cb(uv_timer_t *t)
+{
+    struct hvi_job *j = t->data;
+
+    hvi_job_say(j, "the time limit of %.6g s is over; the job ends",
+                (double)j->opts->timeout_ms / 1000);
+    hvi_job_end_with(j, HVI_EXIT_TIMEOUT);
+    hvi_job_stop(j, j->opts->grace_ms);
+}
+
+static void start_cb(uv_timer_t *t)
+{
+    struct hvi_job *j = t->data;
+    const struct hvi_job_peer *p = &j->coord;
+    char name[HVI_HOST_NAME_MAX + 32];
+
+    for (size_t i = 0; p->up && i < j->plan->nhosts; i++)
+        p = &j->agent[i];
+    fail_start(j, HVI_EXIT_LAUNCHER,
+               text_of("%s did not %s in time", peer_name(p, name, sizeof name),
+                       p->up ? "start all its ranks" : "come up"));
+}
+
+static void init_timers(struct hvi_job *j)
+{
+    uv_timer_t *const timers[] = {&j->start_timer,  &j->limit_timer, &j->settle_timer,
+                                  &j->stop_timer,   &j->line_timer,  &j->end_timer,
+                                  &j->suspend_timer};
+
+    for (size_t i = 0; i < sizeof timers / sizeof timers[0]; i++) {
+        uv_timer_init(&j->loop, timers[i]);
+        timers[i]->data = j;
+    }
+    j->handles_open = true;
+    uv_timer_start(&j->start_timer, start_cb, HVI_START_TIMEOUT_DEFAULT_MS, 0);
+    if (j->opts->timeout_ms > 0)
+        uv_timer_start(&j->limit_timer, limit_cb, (uint64_t)j->opts->timeout_ms, 0);
+}
+
+static enum hvd_status init_ranks(struct hvi_job *j, struct hvi_err *err)
+{
+    j->agent = calloc(j->plan->nhosts, sizeof *j->agent);
+    j->rank = calloc((size_t)j->plan->np, sizeof *j->rank);
+    if (j->agent == NULL || j->rank == NULL ||
+        hvi_verdict_init(&j->verdict, j->plan->np) != HVD_OK)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    j->coord.job = j;
+    j->coord.host = -1;
+    for (size_t i = 0; i < j->plan->nhosts; i++) {
+        j->agent[i].job = j;
+        j->agent[i].host = (int)i;
+    }
+    for (int r = 0; r < j->plan->np; r++) {
+        j->rank[r].host = j->plan->place[r].host;
+        j->rank[r].open_streams = 2;
+    }
+    return HVD_OK;
+}
+
+static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
+{
+    enum hvd_status rc = init_ranks(j, err);
+
+    if (rc == HVD_OK && uv_loop_init(&j->loop) != 0)
+        rc = hvi_fail(err, HVD_EIO, "cannot make an event loop: %s", strerror(errno));
+    if (rc != HVD_OK)
+        return rc;
+    init_timers(j);
+    watch_signals(j);
+    j->phase = HVI_JOB_RUNNING;
+    rc = hvi_job_io_init(j, err);
+    if (rc == HVD_OK)
+        rc = make_place(j, err);
+    if (rc == HVD_OK)
+        rc = start_coord(j, err);
+    for (size_t i = 0; i < j->plan->nhosts && rc == HVD_OK; i++)
+        rc = start_agent(j, i, err);
+    return rc;
+}
+
+/* Our subreaping makes us the parent of what a dead agent left; its keeper kills it. */
+static void await_orphans(void)
+{
+    int64_t deadline = hvi_now_ms() + HVI_JOB_END_MS;
+
+    while (hvi_now_ms() < deadline) {
+        pid_t pid = waitpid(-1, NULL, WNOHANG);
+
+        if (pid < 0)
+            return;
+        if (pid == 0)
+            usleep(2000);
+    }
+}
+
+/* Below this the event loop itself cannot work. */
+#define FDS_MIN 32
+
+static enum hvd_status raise_fd_limit(struct hvi_err *err)
+{
+    struct rlimit r;
+
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0)
+        return HVD_OK;
+    if (r.rlim_cur < r.rlim_max) {
+        r.rlim_cur = r.rlim_max < 65536 ? r.rlim_max : 65536;
+        (void)setrlimit(RLIMIT_NOFILE, &r);
+    }
+    if (r.rlim_cur >= FDS_MIN)
+        return HVD_OK;
+    return hvi_fail(err, HVD_ELIMIT,
+                    "the limit of %llu open files is too small; raise it (ulimit -n)",
+                    (unsigned long long)r.rlim_cur);
+}
+
+static void fini(struct hvi_job *j)
+{
+    hvi_job_io_fini(j);
+    hvi_chan_fini(&j->coord.chan);
+    for (size_t i = 0; j->agent != NULL && i < j->plan->nhosts; i++)
+        hvi_chan_fini(&j->agent[i].chan);
+    hvi_verdict_fini(&j->verdict);
+    hvi_wipe(j->key, sizeof j->key);
+    free(j->agent);
+    free(j->rank);
+    free(j->coord_text);
+    free(j->fatal_text);
+    free(j->agent_text);
+    free(j->start_text);
+}
+
+int hvi_job_run(const struct hvi_opts *opts, const struct hvi_plan *plan)
+{
+    static struct hvi_job job; /* outlives the loop's last callbacks */
+    struct hvi_job *j = &job;
+    struct hvi_err err = {""};
+
+    j->opts = opts;
+    j->plan = plan;
+    j->status = -1;
+    signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_DUMPABLE, 0); /* the job key is in memory: no core, no ptrace */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (raise_fd_limit(&err) != HVD_OK || begin(j, &err) != HVD_OK) {
+        if (!j->handles_open) {
+            fprintf(stderr, "hvdrun: %s\n", err.text);
+            fini(j);
+            return HVI_EXIT_LAUNCHER;
+        }
+        fail_start(j, HVI_EXIT_LAUNCHER, text_of("%s", err.text));
+        hvi_job_check_over(j);
+    }
+    uv_run(&j->loop, UV_RUN_DEFAULT);
+    if (j->phase != HVI_JOB_OVER) /* left by a third interrupt */
+        return j->status;
+    uv_loop_close(&j->loop);
+    await_orphans();
+    hvi_rundir_remove(j->rundir);
+    fini(j);
+    return j->status >= 0 ? j->status : HVI_EXIT_OK;
+}

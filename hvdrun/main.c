@@ -1,0 +1,169 @@
+/** hvdrun: runs a program as the ranks of one job. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "hvdrun/checkbuild.h"
+#include "hvdrun/config.h"
+#include "hvdrun/exitcode.h"
+#include "hvdrun/hosts.h"
+#include "hvdrun/job.h"
+#include "hvdrun/optdoc.h"
+#include "hvdrun/opts.h"
+#include "hvdrun/plan.h"
+#include "hvdrun/spec.h"
+#include "hvdrun/topo/topo.h"
+#include "proto/base/log.h"
+
+static int complain(const struct hvi_err *err, enum hvd_status rc)
+{
+    fprintf(stderr, "hvdrun: %s\n", err->text);
+    return rc == HVD_ENOMEM ? HVI_EXIT_LAUNCHER : HVI_EXIT_USAGE;
+}
+
+static enum hvd_status load_hosts(const struct hvi_opts *o, struct hvi_hosts *hosts,
+                                  struct hvi_err *err)
+{
+    char own[HVI_HOST_NAME_MAX + 1] = "";
+    enum hvd_status rc = HVD_OK;
+
+    if (o->hosts != NULL && o->hosts[0] == '@')
+        rc = hvi_hosts_load(hosts, o->hosts + 1, err);
+    else if (o->hosts != NULL)
+        rc = hvi_hosts_parse(hosts, o->hosts, err);
+    else if (o->hostfile != NULL)
+        rc = hvi_hosts_load(hosts, o->hostfile, err);
+    (void)gethostname(own, sizeof own - 1);
+    for (size_t i = 0; i < hosts->n && rc == HVD_OK; i++)
+        if (!hvi_host_is_local(hosts->list[i].name, own))
+            rc = hvi_fail(err, HVD_EUNSUPPORTED,
+                          "host '%s' is not this machine; this version starts ranks on "
+                          "this host only (localhost)",
+                          hosts->list[i].name);
+    return rc;
+}
+
+static void show_plan(const struct hvi_opts *o, const struct hvi_plan *p, FILE *out)
+{
+    fprintf(out, "%d %s on %zu %s (%s):\n", p->np, p->np == 1 ? "rank" : "ranks",
+            p->nhosts, p->nhosts == 1 ? "host" : "hosts",
+            o->hosts != NULL      ? "from -H"
+            : o->hostfile != NULL ? "from the host file"
+                                  : "this host: no hosts were named");
+    for (size_t h = 0; h < p->nhosts; h++) {
+        int first = p->first_rank[h];
+
+        fprintf(out, "  %s: rank", p->host[h].name);
+        if (p->host[h].slots == 1)
+            fprintf(out, " %d\n", first);
+        else
+            fprintf(out, "s %d-%d\n", first, first + p->host[h].slots - 1);
+    }
+    for (size_t i = 0; i < o->nenv; i++)
+        fprintf(out, "  env %s=%s\n", o->env[i].name, o->env[i].value);
+    if (o->ncommand > 0) {
+        fputs("  command", out);
+        for (int i = 0; i < o->ncommand; i++)
+            fprintf(out, " %s", o->command[i]);
+        fputc('\n', out);
+    }
+}
+
+/* Bad settings are found before anything is started. */
+static enum hvd_status check_settings(const struct hvi_opts *o, struct hvi_err *err)
+{
+    Hvi__CoordConfig unused = HVI__COORD_CONFIG__INIT;
+
+    return hvi_spec_settings(o, &unused, err);
+}
+
+static int run(const struct hvi_opts *o)
+{
+    struct hvi_err err = {""};
+    struct hvi_hosts hosts = {0};
+    struct hvi_plan plan = {0};
+    struct hvi_plan_wish wish = {.np = o->np, .oversubscribe = o->oversubscribe};
+    enum hvd_status rc = load_hosts(o, &hosts, &err);
+    int status;
+
+    if (o->np == 0 && hosts.n == 0)
+        wish.cores = hvi_topo_cores();
+    if (rc == HVD_OK)
+        rc = hvi_plan_make(&hosts, &wish, &plan, &err);
+    if (rc == HVD_OK)
+        rc = check_settings(o, &err);
+    if (rc != HVD_OK) {
+        status = complain(&err, rc);
+        goto done;
+    }
+    for (size_t i = 0; i < o->nnotes; i++)
+        fprintf(stderr, "hvdrun: %s\n", o->notes[i]);
+    if (o->verbose)
+        show_plan(o, &plan, stderr);
+    if (o->mode == HVI_MODE_DRY_RUN) {
+        show_plan(o, &plan, stdout);
+        status = HVI_EXIT_OK;
+    } else {
+        status = hvi_job_run(o, &plan);
+    }
+done:
+    hvi_plan_fini(&plan);
+    hvi_hosts_fini(&hosts);
+    return status;
+}
+
+static int perform(const struct hvi_opts *o)
+{
+    switch (o->mode) {
+    case HVI_MODE_HELP:
+        hvi_optdoc_help(stdout);
+        return HVI_EXIT_OK;
+    case HVI_MODE_VERSION:
+        puts("hvdrun " HVI_VERSION);
+        return HVI_EXIT_OK;
+    case HVI_MODE_CHECK_BUILD:
+        return hvi_check_build(stdout);
+    case HVI_MODE_MAN:
+        hvi_optdoc_man(stdout);
+        return HVI_EXIT_OK;
+    case HVI_MODE_COMPLETION:
+        hvi_optdoc_completion(stdout);
+        return HVI_EXIT_OK;
+    case HVI_MODE_RUN:
+    case HVI_MODE_DRY_RUN:
+    case HVI_MODE_UNSET:
+    default:
+        return run(o);
+    }
+}
+
+/* A pipe that became 0, 1 or 2 would be taken for the user's. */
+static void fill_standard_fds(void)
+{
+    int fd;
+
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= 2);
+    if (fd >= 0)
+        close(fd);
+}
+
+int main(int argc, char **argv)
+{
+    struct hvi_err err = {""};
+    struct hvi_opts opts = {0};
+    enum hvd_status rc = hvi_opts_parse(argc, argv, &opts, &err);
+    int status;
+
+    fill_standard_fds();
+    hvi_log_setup("hvdrun", HVI_LOG_WARN);
+    if (rc == HVD_OK && opts.config_file != NULL)
+        rc = hvi_config_load(opts.config_file, &opts, &err);
+    status = rc == HVD_OK ? perform(&opts) : complain(&err, rc);
+    hvi_opts_fini(&opts);
+    if (fflush(stdout) != 0 && status == HVI_EXIT_OK)
+        status = HVI_EXIT_NO_BYE;
+    return status;
+}

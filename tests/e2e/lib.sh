@@ -1,0 +1,81 @@
+# Helpers for the end-to-end tests; a test sources it: . "$HVD_SRC/tests/e2e/lib.sh"
+
+# End the test as failed. $1... = why
+die() {
+    echo "FAILED: $*" >&2
+    for file in out err; do
+        [ -s "$T/$file" ] && { echo "--- $file"; tail -n 40 "$T/$file"; } >&2
+    done
+    exit 1
+}
+
+# Run a command with its output in $T/out and $T/err; its status is in $status, the time it
+# took in $took_ms. $1... = command
+run() {
+    local start=$(now_ms)
+    "$@" >"$T/out" 2>"$T/err"
+    status=$?
+    took_ms=$(($(now_ms) - start))
+}
+
+now_ms() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
+
+# $1 = status the last run must have had
+expect_status() { [ "$status" = "$1" ] || die "status $status, not $1"; }
+
+# $1 = out or err, $2 = extended regular expression one of its lines must match
+expect_line() { grep -qE -- "$2" "$T/$1" || die "no line of $1 matches: $2"; }
+
+# $1 = out or err, $2 = expression no line may match
+refuse_line() { ! grep -qE -- "$2" "$T/$1" || die "a line of $1 matches: $2"; }
+
+# The last run took at most $1 ms
+expect_within() { [ "$took_ms" -le "$1" ] || die "took $took_ms ms, more than $1"; }
+
+# Wait until a command succeeds. $1 = seconds, $2 = what is awaited, $3... = command
+await() {
+    local until=$(($(now_ms) + $1 * 1000)) what=$2
+    shift 2
+    until "$@"; do
+        [ "$(now_ms)" -lt $until ] || die "did not come in time: $what"
+        sleep 0.01
+    done
+}
+
+# Children of process $1 whose command name is $2, one pid a line
+children() {
+    local pid
+    for pid in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do
+        [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$2" ] && echo "$pid"
+    done
+}
+
+# First child of process $1 named $2; status 1 when there is none
+child() { children "$1" "$2" | head -n 1 | grep .; }
+
+# The parts of a running hvdrun, whose pid is $1
+agent_of() { child "$1" hvd-agent; }
+coordinator_of() { child "$1" hvd-coordinator; }
+keeper_of() {
+    local agent
+    agent=$(agent_of "$1") && child "$agent" hvd-keeper
+}
+# A rank, by the name of its program. $1 = pid of hvdrun, $2 = name
+rank_of() {
+    local agent
+    agent=$(agent_of "$1") && child "$agent" "$2"
+}
+
+# Live processes (no zombies) that have the variable $1 set to $2
+carrying() {
+    grep -lzx "$1=$2" /proc/[0-9]*/environ 2>/dev/null | sed 's|/proc/\([0-9]*\)/.*|\1|' |
+        grep -vx $$
+}
+
+nobody_carries() { [ -z "$(carrying "$1" "$2")" ]; }
+
+# Build a C program against libhvd. $1 = source, $2 = program
+compile() {
+    "${CC:-cc}" -O1 -g -I"$HVD_SRC/worker/include" -o "$2" "$1" ${CFLAGS_E2E:-} \
+        -L"$HVD_BUILD/lib" -lhvd -lpthread -Wl,-rpath,"$HVD_BUILD/lib" || die "cannot compile $1"
+}

@@ -1,0 +1,82 @@
+#!/bin/bash
+# Bad input: one clear line on stderr, nothing on stdout, and the documented status.
+. "$HVD_SRC/tests/e2e/lib.sh"
+
+# $1 = status, $2 = expression for the line, $3... = arguments of hvdrun
+bad() {
+    local want=$1 line=$2
+    shift 2
+    run hvdrun "$@"
+    [ "$status" = "$want" ] || die "hvdrun $*: status $status, not $want"
+    [ -s out ] && die "hvdrun $*: something on stdout"
+    [ "$(wc -l <err)" = 1 ] || die "hvdrun $*: not one line"
+    expect_line err "^hvdrun: $line"
+    expect_within 2000
+}
+
+touch not-executable
+echo '#!/no/such/interpreter' >script && chmod +x script
+mkdir directory
+head -c 200000 /dev/zero | tr '\0' x >blob
+
+bad 2 "unknown option '--wrong'" --wrong true
+bad 2 "unknown option '-Z'" -Z true
+bad 2 "no program to run" -np 2
+bad 2 "no program to run"
+bad 2 "-np: 0 is out of range" -np 0 true
+bad 2 "-np: 'x' is not a whole number" -np x true
+bad 2 "-np: -3 is out of range" -np -3 true
+bad 2 "-np: '2.5' is not a whole number" -np 2.5 true
+bad 2 "-np: 99999999999999999999 is out of range" -np 99999999999999999999 true
+bad 2 "-np: 5000 is out of range" -np 5000 true
+bad 2 "option '-np' needs an argument" -np
+bad 2 "-np 4 needs 4 slots, hosts offer 2 \(localhost:2\)" -np 4 -H localhost:2 true
+bad 2 "host 'elsewhere' is not this machine" -np 2 -H elsewhere:2 true
+bad 2 "number of slots: '' is not" -np 2 -H localhost: true
+bad 2 "number of slots: 0 is out of range" -np 2 -H localhost:0 true
+bad 2 "'' is not a host" -np 2 -H localhost,,localhost true
+bad 2 "'a b' is not a host" -np 2 -H 'a b' true
+bad 2 "-H and --hostfile exclude each other" -np 2 -H localhost --hostfile x true
+bad 2 "host file /nonexistent: No such file" --hostfile /nonexistent true
+printf 'localhost\nlocalhost slots=x\n' >hosts
+bad 2 "hosts:2: number of slots: 'x'" --hostfile hosts true
+bad 2 "--stdin: 'sometimes' is not one of: 0 all none" --stdin sometimes true
+bad 2 "--timeout: 'soon' is not a time" --timeout soon true
+bad 2 "--fusion-threshold-mb: -1 is out of range" --fusion-threshold-mb=-1 true
+bad 2 "--autotune-gaussian-process-noise: 2 is out of range" --autotune-gaussian-process-noise 2 true
+bad 2 "--host-discovery-script: elastic jobs are not supported" --host-discovery-script ./x true
+bad 2 "configuration file /nonexistent" --config-file /nonexistent true
+echo "ok command line: status 2"
+
+HOROVOD_STALL_CHECK_TIME_SECONDS=abc bad 2 "HVD_STALL_CHECK_TIME_SECONDS \(or HOROVOD_" -np 1 true
+echo "ok environment: status 2"
+
+bad 127 "command 'no-such-command-here' is not on PATH" -np 3 no-such-command-here
+bad 127 "cannot run './nothing': No such file" -np 3 ./nothing
+bad 127 "cannot run './script': the interpreter" -np 3 ./script
+bad 126 "cannot run './not-executable': Permission denied" -np 3 ./not-executable
+bad 126 "cannot run './directory'" -np 3 ./directory
+echo "ok command: not found 127, not executable 126"
+
+ulimit -S -n 1024
+(
+    ulimit -n 16
+    bad 125 ".*(open files|file descriptors)" -np 32 true
+) || exit 1
+echo "ok descriptor limit: status 125"
+
+(
+    for i in $(seq 9); do export HVD_BIG_$i="$(cat blob | head -c 130000)"; done
+    bad 125 "the command and the environment .* do not fit" -np 1 true
+) || exit 1
+echo "ok environment larger than a message: status 125"
+
+(
+    cp "$HVD_BUILD/bin/hvdrun" . || exit 1
+    PATH=/usr/bin:/bin
+    run ./hvdrun -np 1 true
+    expect_status 125
+    expect_line err '^hvdrun: hvd-coordinator is neither beside hvdrun .* nor on PATH'
+    [ "$(wc -l <err)" = 1 ] || die "not one line"
+) || exit 1
+echo "ok helpers missing: status 125"

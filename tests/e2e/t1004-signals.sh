@@ -1,0 +1,92 @@
+#!/bin/bash
+# Signals to hvdrun: INT and TERM end the job with 128 + n, the second INT at once; USR1 goes
+# to the ranks; nobody stays behind.
+# deadline: 90
+. "$HVD_SRC/tests/e2e/lib.sh"
+
+# Start a job in the background and wait until its ranks say "ready". Sets pid and mark.
+# $1... = arguments of hvdrun
+start() {
+    mark=$$.$RANDOM
+    JOB_MARK=$mark hvdrun "$@" >out 2>err &
+    pid=$!
+    await 10 "ready from all ranks" eval '[ "$(grep -c ready out)" = 2 ]'
+    begun=$(now_ms)
+}
+
+# $1 = status the job must end with, $2 = most milliseconds since start
+finish() {
+    wait $pid
+    status=$?
+    took_ms=$(($(now_ms) - begun))
+    expect_status "$1"
+    expect_within "$2"
+    await 2 "the end of all processes" nobody_carries JOB_MARK "$mark"
+}
+
+plain='echo ready; sleep 100; true'
+deaf='trap "" INT TERM HUP; echo ready; sleep 100; sleep 100; sleep 100'
+polite='trap "echo saved; exit 0" INT TERM; echo ready; while :; do sleep 0.1; done'
+
+for signal in INT:130 TERM:143 HUP:129 QUIT:131; do
+    start -np 2 sh -c "$plain"
+    kill -"${signal%:*}" $pid
+    finish "${signal#*:}" 3000
+done
+echo "ok INT, TERM, HUP, QUIT end the job: 128 + n"
+
+for signal in INT:130 TERM:143; do
+    start -np 2 sh -c "$polite"
+    kill -"${signal%:*}" $pid
+    finish "${signal#*:}" 3000
+    [ "$(grep -c saved out)" = 2 ] || die "the ranks' handlers did not run"
+done
+echo "ok the ranks' own handlers run"
+
+for signal in INT:130 TERM:143; do
+    start -np 2 --grace 1 sh -c "$deaf"
+    kill -"${signal%:*}" $pid
+    finish "${signal#*:}" 3000
+    [ $took_ms -ge 900 ] || die "killed after $took_ms ms, before the grace time"
+done
+echo "ok ranks that do not end are killed after the grace time"
+
+start -np 2 --grace 60 sh -c "$deaf"
+kill -INT $pid
+await 2 "the first line" grep -q 'interrupted: asking 2 ranks to end' err
+kill -INT $pid
+finish 130 3000
+expect_line err 'interrupted again: killing 2 ranks'
+echo "ok the second Ctrl-C kills at once"
+
+start -np 2 sh -c 'trap "echo one" USR1; trap "echo two" USR2; echo ready; while :; do sleep 0.1; done'
+kill -USR1 $pid
+await 3 "USR1 at both ranks" eval '[ "$(grep -c one out)" = 2 ]'
+kill -USR2 $pid
+await 3 "USR2 at both ranks" eval '[ "$(grep -c two out)" = 2 ]'
+kill -TERM $pid
+finish 143 3000
+echo "ok USR1 and USR2 are passed on"
+
+start -np 2 sh -c "$plain"
+kill -TSTP $pid
+await 3 "hvdrun stopped" eval 'grep -q "^State:.T" /proc/$pid/status'
+rank=$(rank_of $pid sh) || die "no rank"
+await 3 "ranks stopped" eval 'grep -q "^State:.T" /proc/$rank/status'
+kill -CONT $pid
+await 3 "ranks running again" eval '! grep -q "^State:.T" /proc/$rank/status'
+kill -TERM $pid
+finish 143 4000
+echo "ok TSTP and CONT stop and continue the ranks"
+
+# a stopped rank takes its SIGTERM, and SIGKILL
+start -np 2 --grace 1 sh -c "$plain"
+kill -STOP "$(rank_of $pid sh)"
+kill -TERM $pid
+finish 143 3000
+echo "ok a stopped rank ends too"
+
+start -np 2 sh -c "setsid sh -c 'sleep 100' & $plain"
+kill -TERM $pid
+finish 143 4000
+echo "ok a descendant that left its process group ends too"

@@ -1,0 +1,61 @@
+#!/bin/bash
+# Ranks that do not come together: a rank that ends before hvd_init, only some ranks that
+# call it, and settings of the start timeout.
+# deadline: 90
+. "$HVD_SRC/tests/e2e/lib.sh"
+
+cat >some.c <<'END'
+#include <hvd/hvd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* argv[1]: what rank 1 does instead of hvd_init */
+int main(int argc, char **argv)
+{
+    const char *rank = getenv("HVD_RANK");
+    enum hvd_status rc;
+
+    if (rank[0] == '1') {
+        if (strcmp(argv[1], "sleep") == 0)
+            sleep(300);
+        return atoi(argv[1]);
+    }
+    rc = hvd_init(NULL);
+    printf("rank %s: %d: %s\n", rank, (int)rc, hvd_last_error());
+    return rc == HVD_OK ? 0 : 5;
+}
+END
+compile some.c some
+
+run hvdrun --start-timeout 1 --grace 2 -np 3 ./some sleep
+expect_status 125
+expect_line err '^hvdrun: .*rank 1'
+expect_line out '^\[0\]<stdout>:rank 0: -6: .*rank 1'
+expect_line out '^\[2\]<stdout>:rank 2: -6: .*rank 1'
+refuse_line err 'rank [02] on localhost'
+expect_within 6000
+echo "ok a rank that never calls hvd_init is named after the start timeout"
+
+run hvdrun --start-timeout 1 --grace 2 -np 3 ./some 0
+expect_status 125
+expect_line err '^hvdrun: .*rank 1.*exited'
+expect_within 6000
+echo "ok a rank that ended (status 0) before hvd_init is named, with its state"
+
+run hvdrun --grace 2 -np 3 ./some 6
+expect_status 6
+expect_line err '^hvdrun: rank 1 on localhost \(pid [0-9]+\) exited with status 6'
+expect_within 4000
+echo "ok a rank that failed before hvd_init ends the job with its status"
+
+HOROVOD_START_TIMEOUT=1 run hvdrun -np 3 ./some sleep
+expect_status 125
+expect_within 6000
+echo "ok HOROVOD_START_TIMEOUT counts"
+
+run hvdrun -np 2 hostname
+expect_status 0
+[ "$(grep -c "^\[[01]\]<stdout>:$(hostname)$" out)" = 2 ] || die "two lines expected"
+echo "ok programs that never call hvd_init need not"

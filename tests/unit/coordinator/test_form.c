@@ -1,0 +1,413 @@
+#include "feed.h"
+
+#define HVI_PLANE_AUTO 0
+#define HVI_PLANE_SHM 1
+#define HVI_PLANE_TCP 2
+
+static struct feed *feed_job(uint32_t np)
+{
+    return feed_new(
+        &(struct hvi_core_config){.np = np, .start_timeout_ms = 5000, .linger_ms = -1});
+}
+
+Test(form, welcomes_when_all_have_come, .timeout = 10)
+{
+    struct feed *f = feed_job(3);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 2, .host = "b"});
+    feed_hello(f, 2, &(struct feed_hello){.want = 0, .host = "a"});
+    feed_is(f, "");
+    feed_hello(f, 3, &(struct feed_hello){.want = 1, .host = "a"});
+    feed_is(f, "send 2 WELCOME epoch=1 attempt=1 plane=1 rank=0/3 local=0/2 cross=0/2 "
+               "peers=3\n"
+               "send 3 WELCOME epoch=1 attempt=1 plane=1 rank=1/3 local=1/2 cross=0/1 "
+               "peers=3\n"
+               "send 1 WELCOME epoch=1 attempt=1 plane=1 rank=2/3 local=0/1 cross=1/2 "
+               "peers=3\n");
+    feed_formed(f, 1, 1, 1, 0, "");
+    feed_formed(f, 2, 1, 1, 0, "");
+    feed_is(f, "");
+    feed_formed(f, 3, 1, 1, 0, "");
+    feed_is(f, "send 2 GO\nsend 3 GO\nsend 1 GO\n");
+    feed_free(f);
+}
+
+Test(form, ranks_without_wish_go_by_host_in_order_of_arrival, .timeout = 10)
+{
+    struct feed *f = feed_job(4);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = -1, .host = "x", .pid = 11});
+    feed_hello(f, 2, &(struct feed_hello){.want = -1, .host = "y", .pid = 12});
+    feed_hello(f, 3, &(struct feed_hello){.want = -1, .host = "x", .pid = 13});
+    feed_hello(f, 4, &(struct feed_hello){.want = -1, .host = "y", .pid = 14});
+    feed_has(f,
+             "send 1 WELCOME epoch=1 attempt=1 plane=1 rank=0/4 local=0/2 cross=0/2");
+    feed_has(f,
+             "send 3 WELCOME epoch=1 attempt=1 plane=1 rank=1/4 local=1/2 cross=0/2");
+    feed_has(f,
+             "send 2 WELCOME epoch=1 attempt=1 plane=1 rank=2/4 local=0/2 cross=1/2");
+    feed_has(f,
+             "send 4 WELCOME epoch=1 attempt=1 plane=1 rank=3/4 local=1/2 cross=1/2");
+    feed_free(f);
+}
+
+Test(form, ranks_keep_their_numbers_in_the_next_epoch, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = -1, .pid = 11});
+    feed_hello(f, 2, &(struct feed_hello){.want = -1, .pid = 12});
+    feed_formed(f, 1, 1, 1, 0, "");
+    feed_formed(f, 2, 1, 1, 0, "");
+    feed_bye(f, 1, 1);
+    feed_bye(f, 2, 1);
+    feed_forget(f);
+    feed_hello(f, 4, &(struct feed_hello){.want = -1, .pid = 12});
+    feed_hello(f, 3, &(struct feed_hello){.want = -1, .pid = 11});
+    feed_has(f, "send 3 WELCOME epoch=2 attempt=1 plane=1 rank=0/2");
+    feed_has(f, "send 4 WELCOME epoch=2 attempt=1 plane=1 rank=1/2");
+    feed_free(f);
+}
+
+Test(form, a_hundred_epochs_in_one_life, .timeout = 20)
+{
+    struct feed *f = feed_job(3);
+
+    for (uint32_t e = 1; e <= 100; e++) {
+        uint64_t first = (uint64_t)e * 10;
+
+        feed_form(f, first, 3, e, HVI_PLANE_AUTO);
+        feed_announce(f, first, e, &(struct feed_op){.name = "x"});
+        feed_announce(f, first + 1, e, &(struct feed_op){.name = "x"});
+        feed_announce(f, first + 2, e, &(struct feed_op){.name = "x"});
+        feed_has(f, "ASSIGN id=0 gen=1 name='x'");
+        for (uint64_t c = first; c < first + 3; c++) {
+            feed_bye(f, c, e);
+            feed_closed(f, c);
+        }
+        feed_forget(f);
+    }
+    feed_free(f);
+}
+
+Test(form, a_new_hello_waits_for_the_old_epoch, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    feed_form(f, 1, 2, 1, HVI_PLANE_AUTO);
+    feed_bye(f, 1, 1);
+    feed_hello(f, 3, &(struct feed_hello){.want = 0});
+    feed_forget(f);
+    feed_wait(f, 1000);
+    feed_is(f, "");
+    feed_bye(f, 2, 1);
+    feed_hello(f, 4, &(struct feed_hello){.want = 1});
+    feed_has(f, "send 3 WELCOME epoch=2 attempt=1");
+    feed_has(f, "send 4 WELCOME epoch=2 attempt=1");
+    feed_free(f);
+}
+
+/* ---- refusals of one */
+
+Test(form, refuses_one_hello_with_the_reason, .timeout = 10)
+{
+    static const struct {
+        struct feed_hello h;
+        const char *says;
+    } cases[] = {
+        {{.want = 1, .version = "0.0.9"},
+         "HVD_EVERSION text='version mismatch: libhvd 0.0.9 in rank 1 (host a, pid "
+         "101), "
+         "hvd-coordinator 0.1.0"},
+        {{.want = 4}, "HVD_EINVAL text='HVD_RANK=4, but the job has 3 ranks (0 to 2)'"},
+        {{.want = -7, .pid = 5}, "HVD_EINVAL text='HVD_RANK=-7"},
+        {{.want = 0, .pid = 9},
+         "HVD_EDUPLICATE text='rank 0 is taken: rank 0 (host a, pid 100) came first'"},
+        {{.want = 1, .plane = 9}, "HVD_EINVAL text='unknown data plane 9'"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct feed *f = feed_job(3);
+
+        feed_hello(f, 1, &(struct feed_hello){.want = 0});
+        feed_hello(f, 2, &cases[i].h);
+        feed_has(f, "send 2 REFUSED ");
+        feed_has(f, cases[i].says);
+        feed_has(f, " last\n");
+        feed_lacks(f, "send 1");
+        /* the others are unharmed */
+        feed_forget(f);
+        feed_hello(f, 3, &(struct feed_hello){.want = 1});
+        feed_hello(f, 4, &(struct feed_hello){.want = 2});
+        feed_has(f, "send 1 WELCOME");
+        feed_free(f);
+    }
+}
+
+Test(form, refuses_more_workers_than_ranks, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    feed_form(f, 1, 2, 1, HVI_PLANE_AUTO);
+    for (int i = 0; i < 2; i++) /* they wait for the epoch's end */
+        feed_hello(f, 10 + (uint64_t)i,
+                   &(struct feed_hello){.want = -1, .pid = 70 + i});
+    feed_is(f, "");
+    feed_hello(f, 12, &(struct feed_hello){.want = -1, .pid = 72});
+    feed_has(
+        f,
+        "send 12 REFUSED HVD_ELIMIT text='all 2 ranks of the job have come already'");
+    feed_free(f);
+}
+
+/* ---- refusals of all */
+
+Test(form, start_timeout_names_the_missing, .timeout = 10)
+{
+    struct feed *f = feed_job(4);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_wait(f, 2000);
+    feed_hello(f, 2, &(struct feed_hello){.want = 2});
+    feed_wait(f, 2999);
+    feed_is(f, "");
+    feed_wait(f, 1);
+    feed_is(
+        f,
+        "send 1 REFUSED HVD_ETIMEDOUT text='start timeout after 5 s: rank 1: has not "
+        "connected and rank 3: has not connected' last\n"
+        "send 2 REFUSED HVD_ETIMEDOUT text='start timeout after 5 s: rank 1: has not "
+        "connected and rank 3: has not connected' last\n"
+        "note fatal text='start timeout after 5 s: rank 1: has not connected and rank "
+        "3: has not connected'\n");
+    feed_free(f);
+}
+
+Test(form, start_timeout_knows_what_agents_said, .timeout = 10)
+{
+    static const char *const hosts[] = {"a", "a", "b"};
+    struct feed *f = feed_new(&(struct hvi_core_config){
+        .np = 3, .hosts = hosts, .start_timeout_ms = 5000, .linger_ms = -1});
+
+    feed_agent(f, 50, "a");
+    feed_started(f, 50, 0);
+    feed_started(f, 50, 1);
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_wait(f, 5000);
+    feed_has(
+        f,
+        "rank 1 (host a): pid 101 runs, but has not called hvd_init and rank 2 (host "
+        "b): has not connected");
+    feed_free(f);
+}
+
+Test(form, a_rank_that_exited_before_init_ends_the_wait, .timeout = 10)
+{
+    static const char *const hosts[] = {"a", "a"};
+    struct feed *f =
+        feed_new(&(struct hvi_core_config){.np = 2, .hosts = hosts, .linger_ms = -1});
+
+    feed_agent(f, 50, "a");
+    feed_started(f, 50, 0);
+    feed_started(f, 50, 1);
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_forget(f);
+    feed_exited(f, 50, 1, 3 << 8);
+    feed_has(
+        f,
+        "send 1 REFUSED HVD_EPEER text='the job cannot start: rank 1 (host a) exited "
+        "with status 3 before hvd_init' last\n");
+    feed_free(f);
+}
+
+Test(form, refuses_all_when_static_sets_differ, .timeout = 10)
+{
+    static const int32_t a[] = {0, 1}, b[] = {0};
+    struct feed *f = feed_job(3);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 0, .set = a, .nset = 2});
+    feed_hello(f, 2, &(struct feed_hello){.want = 1, .set = a, .nset = 2});
+    feed_hello(f, 3, &(struct feed_hello){.want = 2, .set = b, .nset = 1});
+    feed_has(
+        f, "send 1 REFUSED HVD_EMISMATCH text='the static process sets differ between "
+           "rank 0 (host a, pid 100) and rank 2 (host a, pid 102)");
+    feed_has(f, "send 3 REFUSED");
+    feed_has(f, "note fatal");
+    feed_lacks(f, "WELCOME");
+    feed_free(f);
+}
+
+/* ---- sub-jobs */
+
+Test(form, a_list_of_ranks_makes_a_smaller_job, .timeout = 10)
+{
+    static const int32_t list[] = {3, 1};
+    struct feed *f = feed_job(4);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 1, .ranks = list, .nranks = 2});
+    feed_hello(f, 2, &(struct feed_hello){.want = 3, .ranks = list, .nranks = 2});
+    feed_has(f, "send 2 WELCOME epoch=1 attempt=1 plane=1 rank=0/2");
+    feed_has(f, "send 1 WELCOME epoch=1 attempt=1 plane=1 rank=1/2");
+    feed_free(f);
+}
+
+Test(form, lists_of_ranks_must_be_good_and_equal, .timeout = 10)
+{
+    static const int32_t good[] = {0, 1}, other[] = {1, 0}, alien[] = {0, 9},
+                         twice[] = {0, 0};
+    static const struct {
+        struct feed_hello h;
+        const char *says;
+    } cases[] = {
+        {{.want = 1, .ranks = other, .nranks = 2}, "HVD_EMISMATCH"},
+        {{.want = 1}, "HVD_EMISMATCH"},
+        {{.want = 2, .ranks = good, .nranks = 2}, "rank 2 is not in its own list"},
+        {{.want = 1, .ranks = alien, .nranks = 2}, "9 is unknown"},
+        {{.want = 1, .ranks = twice, .nranks = 2}, "0 is repeated"},
+        {{.want = -1, .ranks = good, .nranks = 2}, "needs HVD_RANK"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct feed *f = feed_job(3);
+
+        feed_hello(f, 1, &(struct feed_hello){.want = 0, .ranks = good, .nranks = 2});
+        feed_hello(f, 2, &cases[i].h);
+        feed_has(f, "send 2 REFUSED");
+        feed_has(f, cases[i].says);
+        feed_free(f);
+    }
+}
+
+/* ---- the data plane */
+
+Test(form, plane_follows_memory_and_wishes, .timeout = 10)
+{
+    static const struct {
+        uint32_t wish0, wish1;
+        const char *memory1, *says;
+    } cases[] = {
+        {HVI_PLANE_AUTO, HVI_PLANE_AUTO, "memory", "plane=1 rank=0/2"},
+        {HVI_PLANE_AUTO, HVI_PLANE_AUTO, "another", "plane=2 rank=0/2"},
+        {HVI_PLANE_AUTO, HVI_PLANE_AUTO, "", "plane=2 rank=0/2"},
+        {HVI_PLANE_AUTO, HVI_PLANE_TCP, "memory", "plane=2 rank=0/2"},
+        {HVI_PLANE_SHM, HVI_PLANE_AUTO, "memory", "plane=1 rank=0/2"},
+        {HVI_PLANE_SHM, HVI_PLANE_TCP, "memory",
+         "HVD_EMISMATCH text='HVD_CPU_PLANE is shm on rank 0 and tcp on rank 1'"},
+        {HVI_PLANE_SHM, HVI_PLANE_SHM, "another",
+         "HVD_EUNSUPPORTED text='HVD_CPU_PLANE=shm is not possible: rank 0 (host a, "
+         "pid 100) "
+         "and rank 1 (host a, pid 101) cannot share memory"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct feed *f = feed_job(2);
+
+        feed_hello(f, 1, &(struct feed_hello){.want = 0, .plane = cases[i].wish0});
+        feed_hello(f, 2,
+                   &(struct feed_hello){.want = 1,
+                                        .plane = cases[i].wish1,
+                                        .host_id = cases[i].memory1});
+        feed_has(f, cases[i].says);
+        feed_free(f);
+    }
+}
+
+Test(form, falls_back_to_tcp_once, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_hello(f, 2, &(struct feed_hello){.want = 1});
+    feed_forget(f);
+    feed_formed(f, 2, 1, 1, HVD_ENOMEM, "no memory for the segment");
+    feed_is(
+        f,
+        "note info text='shared memory failed on rank 1 (host a, pid 101): no memory "
+        "for the segment; using TCP'\n"
+        "send 1 WELCOME epoch=1 attempt=2 plane=2 rank=0/2 local=0/2 cross=0/1 "
+        "peers=2\n"
+        "send 2 WELCOME epoch=1 attempt=2 plane=2 rank=1/2 local=1/2 cross=0/1 "
+        "peers=2\n");
+    feed_formed(f, 1, 1, 1, 0, ""); /* of the attempt before: ignored */
+    feed_is(f, "");
+    feed_formed(f, 1, 1, 2, 0, "");
+    feed_formed(f, 2, 1, 2, HVD_EIO, "no route");
+    feed_has(
+        f, "send 1 CLOSED rank=1 HVD_EIO cause='could not form the tcp data plane: no "
+           "route'");
+    feed_free(f);
+}
+
+Test(form, no_fallback_when_shm_was_asked_for, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 0, .plane = HVI_PLANE_SHM});
+    feed_hello(f, 2, &(struct feed_hello){.want = 1});
+    feed_forget(f);
+    feed_formed(f, 1, 1, 1, HVD_ENOMEM, "no memory for the segment");
+    feed_has(
+        f,
+        "send 2 CLOSED rank=0 HVD_ENOMEM cause='could not form the shm data plane: no "
+        "memory for the segment'");
+    feed_free(f);
+}
+
+Test(form, forming_has_a_deadline, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_hello(f, 2, &(struct feed_hello){.want = 1});
+    feed_formed(f, 1, 1, 1, 0, "");
+    feed_forget(f);
+    feed_wait(f, 5000);
+    feed_has(
+        f,
+        "send 1 CLOSED rank=1 HVD_ETIMEDOUT cause='did not form the data plane within "
+        "5 s'");
+    feed_free(f);
+}
+
+Test(form, a_loss_while_forming_closes_the_epoch, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_hello(f, 2, &(struct feed_hello){.want = 1});
+    feed_formed(f, 1, 1, 1, 0, "");
+    feed_forget(f);
+    feed_closed(f, 2);
+    feed_has(f, "send 1 CLOSED rank=1 HVD_EPEER cause='connection lost'");
+    feed_free(f);
+}
+
+Test(form, a_waiting_rank_may_leave, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_closed(f, 1);
+    feed_hello(f, 2, &(struct feed_hello){.want = 1});
+    feed_lacks(f, "WELCOME");
+    feed_hello(f, 3, &(struct feed_hello){.want = 0});
+    feed_has(f, "send 3 WELCOME");
+    feed_has(f, "send 2 WELCOME");
+    feed_free(f);
+}
+
+Test(form, messages_before_their_time_are_violations, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    feed_opened(f, 1, false);
+    feed_formed(f, 1, 1, 1, 0, "");
+    feed_is(
+        f, "send 1 REFUSED HVD_EPROTO text='protocol error: unexpected FORMED' last\n");
+    feed_hello(f, 2, &(struct feed_hello){.want = 0});
+    feed_hello(f, 3, &(struct feed_hello){.want = 1});
+    feed_forget(f);
+    feed_announce(f, 2, 1, &(struct feed_op){.name = "x"});
+    feed_has(f, "protocol error: ANNOUNCE before GO");
+    feed_free(f);
+}
