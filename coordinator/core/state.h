@@ -3,8 +3,8 @@
 #define HVI_COORDINATOR_CORE_STATE_H
 
 #define HASH_NONFATAL_OOM 1
-#include <uthash.h>
 
+#include "proto/base/hash.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/elect.h"
 #include "proto/base/list.h"

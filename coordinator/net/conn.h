@@ -11,9 +11,9 @@
 #ifndef HVI_COORDINATOR_NET_CONN_H
 #define HVI_COORDINATOR_NET_CONN_H
 
-#include <uthash.h>
 #include <uv.h>
 
+#include "proto/base/hash.h"
 #include "proto/base/list.h"
 #include "proto/sec/handshake.h"
 

@@ -7,9 +7,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include <uthash.h>
 
 #include <hvd/hvd.h>
+
+#include "proto/base/hash.h"
 
 #define PAGE 4096
 
@@ -43,7 +44,9 @@ void *hvd_alloc(size_t size_bytes)
     pthread_mutex_lock(&g.lock);
     HASH_ADD_PTR(g.blocks, data, b);
     pthread_mutex_unlock(&g.lock);
-    return b->data;
+    if (hvi_hash_added(b))
+        return b->data;
+    munmap(b->data, b->size_bytes);
 fail:
     if (b->fd >= 0)
         close(b->fd);

@@ -19,8 +19,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <uthash.h>
 
+#include "proto/base/hash.h"
 #include "proto/base/buf.h"
 #include "proto/base/err.h"
 #include "proto/base/list.h"

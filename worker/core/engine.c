@@ -296,8 +296,8 @@ static void plane_broke(struct hvi_ctx *c, enum hvd_status rc, const char *text)
         hvi_ctx_fail(c, rc, "%s", text);
 }
 
-/* The plane says "no memory" after taking part to the end: an output could not be had. The
- * ops concerned know (late); for the others the group went well. */
+/* The plane says "no memory" after taking part to the end: an output could not be had.
+ * The ops concerned know (late); for the others the group went well. */
 static bool late_only(const struct hvi_exec *x)
 {
     for (int32_t i = 0; i < x->group.npieces; i++)

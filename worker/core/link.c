@@ -29,8 +29,9 @@
 #include "worker/core/timeline.h"
 
 #define READ_CHUNK (64 * 1024)
-#define RETRY_MS 50 /* between two attempts to reach a coordinator that is not up yet  \
-                     */
+#define RETRY_MS                                                                       \
+    50 /* between two attempts to reach a coordinator that is not up yet               \
+        */
 
 /* ---- connecting ------------------------------------------------------------------ */
 

@@ -25,7 +25,7 @@
 
 #define ANNOUNCE_MAX_REQUESTS 256
 #define ANNOUNCE_MAX_BYTES (256 * 1024) /* estimate; a frame holds 1 MiB */
-#define STALL_LOOK_MS 1000 /* publishing wakes no one: look this often */
+#define STALL_LOOK_MS 1000              /* publishing wakes no one: look this often */
 
 void hvi_entry_free(struct hvi_entry *e)
 {
@@ -251,6 +251,8 @@ static enum hvd_status start(struct hvi_ctx *c, struct hvi_entry *e)
     enum hvd_status rc;
 
     HASH_ADD_KEYPTR(hh, c->inflight, e->key, strlen(e->key), e);
+    if (!hvi_hash_added(e))
+        return HVD_ENOMEM;
     c->ninflight++;
     if (c->mode == HVI_MODE_SOLO) {
         rc = run_solo(c, e);
@@ -574,6 +576,11 @@ static struct hvi_known *known_set(struct hvi_ctx *c, const char *key, uint32_t 
     k->id = id;
     k->generation = generation;
     HASH_ADD_KEYPTR(hh, c->known, k->key, strlen(k->key), k);
+    if (!hvi_hash_added(k)) {
+        free(k->key);
+        free(k);
+        return NULL;
+    }
     c->by_id[id] = k;
     return k;
 }
@@ -971,7 +978,8 @@ enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
         return rc;
     rc = dispatch(c, &msg, err);
     hvi_msg_free(&msg);
-    hvi_engine_kick(c); /* whoever runs groups may wait for what has just been completed */
+    hvi_engine_kick(
+        c); /* whoever runs groups may wait for what has just been completed */
     return rc;
 }
 
@@ -1065,7 +1073,8 @@ int hvi_negotiate_stalls(struct hvi_ctx *c, int64_t now_ms)
 {
     struct hvi_entry *e;
     struct hvi_entry *next;
-    int64_t soonest = c->stall_warn_ms < STALL_LOOK_MS ? c->stall_warn_ms : STALL_LOOK_MS;
+    int64_t soonest =
+        c->stall_warn_ms < STALL_LOOK_MS ? c->stall_warn_ms : STALL_LOOK_MS;
 
     if (c->stall_warn_ms == 0)
         return -1;

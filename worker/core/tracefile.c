@@ -3,6 +3,7 @@
  * mark in one write. At the limit the newer half is copied to a new file that takes the
  * place of the old one by rename.
  */
+#include "proto/base/hash.h"
 #include "worker/core/tracefile.h"
 
 #include <ctype.h>
@@ -16,7 +17,6 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include <uthash.h>
 
 #include "proto/base/buf.h"
 #include "proto/base/clock.h"
@@ -181,8 +181,13 @@ static int tensor_pid(struct hvi_trace *t, const struct hvi_trace_op *op)
         free(it);
         return 0;
     }
-    it->pid = ++t->ntensors;
     HASH_ADD_KEYPTR(hh, t->tensors, it->key, strlen(it->key), it);
+    if (!hvi_hash_added(it)) {
+        free(it->key);
+        free(it);
+        return 0;
+    }
+    it->pid = ++t->ntensors;
     json_escape(shown, sizeof shown, op->name, op->name_bytes);
     put(&t->names,
         ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"",

@@ -233,6 +233,11 @@ static void turned_away(struct served *s, const char *what, const void *data, si
     close(fd);
 }
 
+static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n"
+                           "User-Agent: something rather long that fills the hello "
+                           "0123456789012345678901234567\r\n"
+                           "\r\n";
+
 Test(net, strangers_are_turned_away_and_harm_nobody, .timeout = 60)
 {
     struct served *s =
@@ -247,11 +252,7 @@ Test(net, strangers_are_turned_away_and_harm_nobody, .timeout = 60)
         noise[i] = (uint8_t)(i * 37 + i / 5);
     turned_away(s, "noise", noise, sizeof noise, 0);
     still_well(s, p, "noise");
-    turned_away(s, "http",
-                "GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n"
-                "User-Agent: something rather long to fill the hello 0123456789"
-                "0123456789012345678901234567890123456789\r\n\r\n",
-                150, 0);
+    turned_away(s, "http", http, sizeof http - 1, 0);
     /* another key: of an old job, say */
     cr_assert_eq(peer_open(&bad, s->where, other, s->job_id, HVI_ROLE_WORKER, &err),
                  HVD_EIO);

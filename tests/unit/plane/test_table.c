@@ -767,7 +767,7 @@ static uint64_t dtypes_for(int n)
 #define TABLE(plane, PLANE, n)                                                         \
     Test(table, plane##_##n##_ranks, .timeout = 90)                                    \
     {                                                                                  \
-        run_small_slots(PLANE, WORLD_HOW, n, (struct table){.dtypes = ALL_DTYPES});    \
+        run_small_slots(PLANE, WORLD_HOW, n, (struct table){.dtypes = dtypes_for(n)});    \
     }
 #define TABLES(n) TABLE(shm, WORLD_SHM, n) TABLE(tcp, WORLD_TCP, n)
 
