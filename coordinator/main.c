@@ -28,10 +28,10 @@
 #define FDS_OF_OUR_OWN 32
 
 struct options {
-    int np, stdio, version;
-    char *listen, *key_file;
+    int stdio, version;
+    char *listen, *key_file, *np_text, *cache_text;
+    int64_t np, cache_capacity;
     double start_timeout_s, stall_warn_s, stall_shutdown_s, linger_s;
-    int cache_capacity;
     double fusion_mb;
 };
 
@@ -253,7 +253,7 @@ static void start_alone(struct program *p, const struct options *o)
         return;
     }
     printf("hvd-coordinator %s: %d ranks, HVD_COORDINATOR=%s HVD_KEY_FILE=%s\n",
-           HVI_VERSION, o->np, hvi_server_endpoint(p->server), o->key_file);
+           HVI_VERSION, (int)o->np, hvi_server_endpoint(p->server), o->key_file);
     fflush(stdout);
 }
 
@@ -269,16 +269,20 @@ static int usage(poptContext ctx, const char *what, const char *detail)
     return EXIT_USAGE;
 }
 
-static const char *check(const struct options *o)
+static const char *check(struct options *o)
 {
-    static char text[120];
+    static struct hvi_err err;
 
     if (o->stdio)
         return NULL;
-    if (o->np < 1 || o->np > HVD_RANKS_MAX) {
-        snprintf(text, sizeof text, "--np must be 1 to %d", HVD_RANKS_MAX);
-        return text;
-    }
+    if (o->np_text == NULL)
+        return "--np N is missing";
+    if (hvi_parse_int("--np", o->np_text, 1, HVD_RANKS_MAX, &o->np, &err) != HVD_OK)
+        return err.text;
+    if (o->cache_text != NULL &&
+        hvi_parse_int("--cache-capacity", o->cache_text, 1, 4096, &o->cache_capacity,
+                      &err) != HVD_OK)
+        return err.text;
     if (o->listen == NULL)
         return "--listen ADDRESS:PORT or --listen unix:PATH is missing";
     if (o->key_file == NULL)
@@ -292,8 +296,6 @@ static const char *check(const struct options *o)
         return "--linger must be at most 2000000 s";
     if (!(o->fusion_mb > 0 && o->fusion_mb <= 1e6))
         return "--fusion-threshold-mb must be more than 0 and at most 1000000";
-    if (o->cache_capacity < 1 || o->cache_capacity > 4096)
-        return "--cache-capacity must be 1 to 4096";
     return NULL;
 }
 
@@ -301,7 +303,8 @@ static const char *check(const struct options *o)
 static int parse(int argc, const char **argv, struct options *o)
 {
     struct poptOption table[] = {
-        {"np", 'n', POPT_ARG_INT, &o->np, 0, "ranks of the job; all must come", "N"},
+        {"np", 'n', POPT_ARG_STRING, &o->np_text, 0, "ranks of the job; all must come",
+         "N"},
         {"listen", 'l', POPT_ARG_STRING, &o->listen, 0,
          "where workers connect: ADDRESS:PORT, :PORT (every address) or unix:PATH; "
          "port 0: "
@@ -322,8 +325,8 @@ static int parse(int argc, const char **argv, struct options *o)
          &o->stall_shutdown_s, 0, "end the job after such a wait; 0: never", "SECONDS"},
         {"fusion-threshold-mb", 0, POPT_ARG_DOUBLE | POPT_ARGFLAG_SHOW_DEFAULT,
          &o->fusion_mb, 0, "largest fused group", "MB"},
-        {"cache-capacity", 0, POPT_ARG_INT | POPT_ARGFLAG_SHOW_DEFAULT,
-         &o->cache_capacity, 0, "names that keep an id, 1 to 4096", "N"},
+        {"cache-capacity", 0, POPT_ARG_STRING, &o->cache_text, 0,
+         "names that keep an id, 1 to 4096 (the default)", "N"},
         {"stdio", 0, POPT_ARG_NONE, &o->stdio, 0,
          "serve hvdrun: configuration on stdin, notes on stdout", NULL},
         {"version", 'V', POPT_ARG_NONE, &o->version, 0, "print the version", NULL},
@@ -416,6 +419,8 @@ int main(int argc, const char **argv)
         p.stdio = o.stdio != 0;
         status = serve(&p, &o);
     }
+    free(o.np_text);
+    free(o.cache_text);
     free(o.listen);
     free(o.key_file);
     return status;

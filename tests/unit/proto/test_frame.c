@@ -71,6 +71,7 @@ Test(frame, empty_and_largest_payloads_pass, .timeout = 10)
                  HVD_ELIMIT);
     cr_assert_eq(hvi_frame_put(&out, 0x10000, big, 1), HVD_ELIMIT, "type of 17 bits");
     cr_assert_eq(hvi_buf_size(&out), 0);
+    cr_assert_eq(hvi_frame_put(&out, 0xffff, big, 1), HVD_OK);
     hvi_buf_fini(&out);
     free(big);
 }

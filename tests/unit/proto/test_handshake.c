@@ -590,6 +590,24 @@ Test(handshake, a_replayed_session_dies_at_its_first_record, .timeout = 10)
 
 /* ---- what it costs and what it needs */
 
+Test(random, fills_all_that_was_asked_for_and_no_more, .timeout = 10)
+{
+    static const size_t sizes[] = {1, 16, 255, 256, 257, 512, 1000};
+    static const uint8_t untouched_tail[24];
+
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        uint8_t bytes[1024] = {0};
+        size_t last = sizes[i] < 24 ? 0 : sizes[i] - 24;
+
+        /* one byte is 0 in one of 256 runs, so try until it is not */
+        for (int tries = 0; tries < 100 && bytes[last] == 0; tries++)
+            cr_assert_eq(hvi_random(bytes, sizes[i]), HVD_OK);
+        cr_assert_neq(bytes[last], 0, "%zu bytes: the end was left out", sizes[i]);
+        cr_assert_neq(memcmp(bytes, bytes + 512, 12), 0);
+        cr_assert_eq(memcmp(bytes + sizes[i], untouched_tail, 24), 0);
+    }
+}
+
 Test(handshake, allocates_nothing_whatever_comes, .timeout = 10)
 {
     struct channel ch;

@@ -141,6 +141,7 @@ Test(key, wrong_sizes_and_digits_are_refused_and_not_shown, .timeout = 10,
      .init = make_dir, .fini = remove_dir)
 {
     static char text[4096];
+    char words[64];
     uint8_t key[HVI_KEY_BYTES];
     struct hvi_err err;
 
@@ -164,6 +165,8 @@ Test(key, wrong_sizes_and_digits_are_refused_and_not_shown, .timeout = 10,
         bad[i] = "g/:@G`"[i % 6];
         put_file(bad, 64, 0600);
         cr_assert_eq(load(key, &err), HVD_EINVAL, "digit %d", i);
+        snprintf(words, sizeof words, "byte %d is not a hex digit", i + 1);
+        cr_assert_not_null(strstr(err.text, words), "%s", err.text);
     }
 }
 

@@ -236,6 +236,13 @@ Test(order, wrong_sizes_counts_and_statuses_are_refused, .timeout = 10)
             payload[at + (high ? 3 : 0)] ^= 0x81;
         }
     }
+    for (size_t extra = 1; extra <= 32; extra++) {
+        uint8_t longer[128] = {0};
+
+        memcpy(longer, payload, size);
+        cr_assert_eq(get_order(longer, size + extra, &err), HVD_EPROTO,
+                     "%zu bytes behind it", extra);
+    }
     payload[19] = 0x80; /* status 2^31: no int32 has its negative */
     cr_assert_eq(get_order(payload, size, &err), HVD_EPROTO);
     payload[19] = 0;

@@ -1,26 +1,23 @@
 /*
  * Doorbells: sleep and wake through a futex word per rank, in shared memory.
  *
- * Sleeper: read the word, set the own bit, fence, ask `ready` once more, FUTEX_WAIT on the
- * value read. Ringer: (change stored), fence, look at the bits; for a set bit: clear it, add
- * one to the word, FUTEX_WAKE. Of the two fences one comes first: either the sleeper sees
- * the change, or the ringer sees the bit, and then the word has changed or the sleeper is
- * asleep on it. So no wake is lost, and nobody pays for a system call while all are awake.
+ * Sleeper: read the word, set the own bit, fence, ask `ready` once more, FUTEX_WAIT on
+ * the value read. Ringer: (change stored), fence, look at the bits; for a set bit:
+ * clear it, add one to the word, FUTEX_WAKE. Of the two fences one comes first: either
+ * the sleeper sees the change, or the ringer sees the bit, and then the word has
+ * changed or the sleeper is asleep on it. So no wake is lost, and nobody pays for a
+ * system call while all are awake.
  */
 #include "worker/plane/cpu/cpu.h"
 
 #include <errno.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "proto/base/clock.h"
-#include "worker/plane/cpu/pause.h"
-
-enum { ASK_CLOCK_EVERY = 32 }; /* spins between two looks at the clock */
+#include "worker/plane/cpu/spin.h"
 
 static void fence(struct hvi_bells *b)
 {
@@ -86,29 +83,6 @@ void hvi_bell_ring_mask(struct hvi_bells *b, const uint64_t *mask)
     }
 }
 
-/* True: ready came true. False: the time to spin is over. */
-static bool spin(bool (*ready)(void *arg), void *arg, int spin_us, bool yield)
-{
-    int64_t until = 0;
-
-    for (uint32_t i = 0;; i++) {
-        if (ready(arg))
-            return true;
-        if (yield || i % ASK_CLOCK_EVERY == ASK_CLOCK_EVERY - 1) {
-            int64_t now = hvi_now_us();
-
-            if (until == 0)
-                until = now + spin_us;
-            else if (now >= until)
-                return false;
-        }
-        if (yield)
-            sched_yield();
-        else
-            hvi_pause();
-    }
-}
-
 bool hvi_bell_sleep(struct hvi_bells *b, int r, bool (*ready)(void *arg), void *arg,
                     int spin_us, bool yield, int timeout_ms)
 {
@@ -117,7 +91,8 @@ bool hvi_bell_sleep(struct hvi_bells *b, int r, bool (*ready)(void *arg), void *
     bool interrupted = false;
     uint32_t seen;
 
-    if (spin_us > 0 ? spin(ready, arg, spin_us, yield) : ready(arg))
+    if (spin_us > 0 ? hvi_spin_for(spin_us, yield, false, ready, arg) != HVI_SPIN_VAIN
+                    : ready(arg))
         return false;
     seen = atomic_load(&b->bell[r].word);
     atomic_fetch_or(&b->sleepers[r / 64], bit);

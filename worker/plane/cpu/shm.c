@@ -1,15 +1,16 @@
 /*
- * The shared-memory plane: segment, words, slots, and the operations table. What each kind
- * does with them is in shm_reduce.c and shm_move.c.
+ * The shared-memory plane: segment, words, slots, and the operations table. What each
+ * kind does with them is in shm_reduce.c and shm_move.c.
  *
- * A group: start checks it and maps members to local ranks; progress runs the kind's state
- * machine until a word is not yet where it must be, and remembers that word; wait spins,
- * yields, then sleeps on this rank's doorbell until the word is there. Who moves a word
- * rings all members that sleep. A group is over for a rank when its outputs are written;
- * peers may still read its slots, which is seen to when the slot is used again.
+ * A group: start checks it and maps members to local ranks; progress runs the kind's
+ * state machine until a word is not yet where it must be, and remembers that word; wait
+ * spins, yields, then sleeps on this rank's doorbell until the word is there. Who moves
+ * a word rings all members that sleep. A group is over for a rank when its outputs are
+ * written; peers may still read its slots, which is seen to when the slot is used
+ * again.
  *
- * Failure: a peer that dies never moves its words. The engine learns of it elsewhere and
- * calls abort, which any thread may do at any time: a flag, then our own doorbell.
+ * Failure: a peer that dies never moves its words. The engine learns of it elsewhere
+ * and calls abort, which any thread may do at any time: a flag, then our own doorbell.
  */
 #include "worker/plane/cpu/shm.h"
 
@@ -25,7 +26,6 @@
 #define PLANE_MAGIC UINT64_C(0x68766470736d3031)
 enum {
     PAGE_BYTES = 4096,
-    SPIN_US = 100,     /* ~4 wakes' cost: then a sleep is the smaller loss */
     PIPELINE_STEPS = 4, /* enough to overlap, few enough to be cheap */
     DEFAULT_CACHE_BYTES = 8 * 1024 * 1024
 };
@@ -69,8 +69,9 @@ void hvi_shm_format(void *mem, int nranks, size_t slot_bytes, int nslots)
     h->magic = SEGMENT_MAGIC;
 }
 
-static enum hvd_status check_segment(const struct hvi_shm_head *h, int local, int nlocal,
-                                     const int32_t *ranks, struct hvi_err *err)
+static enum hvd_status check_segment(const struct hvi_shm_head *h, int local,
+                                     int nlocal, const int32_t *ranks,
+                                     struct hvi_err *err)
 {
     if (h->magic != SEGMENT_MAGIC)
         return hvi_fail(err, HVD_EINVAL, "shm: the segment is not formatted");
@@ -225,8 +226,9 @@ static enum hvd_status map_members(struct hvi_shm *s, const struct hvi_group *g,
             s->others[at / 64] |= UINT64_C(1) << (at % 64);
     }
     if (s->peers[g->me] != s->local)
-        return hvi_fail(err, HVD_EINTERNAL, "shm: member %d is rank %d, this is rank %d",
-                        (int)g->me, (int)g->members[g->me], s->base.rank);
+        return hvi_fail(err, HVD_EINTERNAL,
+                        "shm: member %d is rank %d, this is rank %d", (int)g->me,
+                        (int)g->members[g->me], s->base.rank);
     return HVD_OK;
 }
 
@@ -327,7 +329,9 @@ static bool shm_wait(struct hvi_plane *p, int timeout_ms)
 {
     struct hvi_shm *s = from_plane(p);
 
-    return hvi_bell_sleep(s->bells, s->local, may_progress, s, s->spin_us, s->yield, timeout_ms);
+    if (timeout_ms != 0 && hvi_spin(&s->spin, false, may_progress, s))
+        return false;
+    return hvi_bell_sleep(s->bells, s->local, may_progress, s, 0, false, timeout_ms);
 }
 
 static void shm_free(struct hvi_plane *p)
@@ -396,8 +400,8 @@ static void map_segment(struct hvi_shm *s, void *mem)
     s->slots = (uint8_t *)mem + l.slots;
 }
 
-enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local, int nlocal,
-                               const int32_t *ranks, struct hvi_plane **out,
+enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local,
+                               int nlocal, const int32_t *ranks, struct hvi_plane **out,
                                struct hvi_err *err)
 {
     enum hvd_status rc = check_segment(mem, local, nlocal, ranks, err);
@@ -428,8 +432,7 @@ enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local, in
     }
     memcpy(s->ranks, ranks, (size_t)nlocal * sizeof(*ranks));
     s->cache_bytes = cache_share(nlocal);
-    s->spin_us = SPIN_US;
-    s->yield = nlocal > usable_cpus();
+    hvi_spin_init(&s->spin, nlocal > usable_cpus());
     prefault(s);
     *out = &s->base;
     s = NULL;

@@ -2,19 +2,20 @@
  * Inside the shared-memory plane: the segment's layout, the words ranks tell each other
  * progress with, and the running group's state. Only shm*.c include this.
  *
- * Words. Every step of every group has a *ticket*, seq << 24 | step + 1, so tickets grow
- * over all groups and process sets, and zeroed memory is before all of them. A word is
- * written by its owner alone, only ever upwards; whoever waits for a ticket waits for >=.
- *   filled[slot]  the owner's slot holds what it stages for the step
+ * Words. Every step of every group has a *ticket*, seq << 24 | step + 1, so tickets
+ * grow over all groups and process sets, and zeroed memory is before all of them. A
+ * word is written by its owner alone, only ever upwards; whoever waits for a ticket
+ * waits for >=. filled[slot]  the owner's slot holds what it stages for the step
  *   reduced       the owner has folded its slice of the step into its slot
  *   consumed      the owner needs nobody's slot of the step any more
- * Widths: 2^24 - 1 steps of at least 4 KiB are 64 GiB a rank (4 TiB with 256 KiB slots);
- * 2^40 groups are 12 days at a million groups a second. Both are checked at the start.
+ * Widths: 2^24 - 1 steps of at least 4 KiB are 64 GiB a rank (4 TiB with 256 KiB
+ * slots); 2^40 groups are 12 days at a million groups a second. Both are checked at the
+ * start.
  *
  * Slots. Step k of a group uses slot (seq + k) % nslots of every member, known to all
- * without asking. Before a rank fills a slot again it waits until every reader of its last
- * use has consumed that use's ticket; who that was it keeps for itself (struct hvi_shm_use).
- * There is no other back pressure and no barrier per step.
+ * without asking. Before a rank fills a slot again it waits until every reader of its
+ * last use has consumed that use's ticket; who that was it keeps for itself (struct
+ * hvi_shm_use). There is no other back pressure and no barrier per step.
  */
 #ifndef HVI_PLANE_CPU_SHM_H
 #define HVI_PLANE_CPU_SHM_H
@@ -24,6 +25,7 @@
 
 #include "worker/plane/cpu/cpu.h"
 #include "worker/plane/cpu/group.h"
+#include "worker/plane/cpu/spin.h"
 #include "worker/plane/sched/chunk.h"
 
 enum {
@@ -33,7 +35,8 @@ enum {
     HVI_SHM_MASK_WORDS = HVI_SHM_MAX_RANKS / 64
 };
 #define HVI_SHM_MAX_STEPS ((INT64_C(1) << HVI_SHM_STEP_BITS) - 2)
-#define HVI_SHM_SMALL_BYTES (64 * 1024) /* of all members: everyone folds everything */
+#define HVI_SHM_SMALL_BYTES (64 * 1024) /* of all members: everyone folds everything   \
+                                         */
 #define HVI_SHM_MIN_CHUNK_BYTES (32 * 1024)
 
 struct hvi_shm_head {
@@ -44,7 +47,8 @@ struct hvi_shm_head {
 };
 _Static_assert(sizeof(struct hvi_shm_head) == 64, "shm head layout");
 
-/** A word on its own cache line. Written by the owner (release), read by all (acquire). */
+/** A word on its own cache line. Written by the owner (release), read by all (acquire).
+ */
 struct hvi_shm_word {
     _Alignas(64) _Atomic uint64_t ticket;
 };
@@ -98,8 +102,7 @@ struct hvi_shm {
     int32_t *ranks;           /* [nlocal] global */
     struct hvi_shm_use *uses; /* [nslots] */
     int64_t cache_bytes;      /* last-level cache, this rank's share */
-    int spin_us;
-    bool yield;
+    struct hvi_spin spin;
     _Atomic int aborted; /* enum hvd_status; 0: no */
     uint64_t last_seq;
     bool ran; /* last_seq means something */
@@ -116,9 +119,10 @@ struct hvi_shm {
     int32_t *peers; /* [nlocal] local rank of every member */
     uint64_t others[HVI_SHM_MASK_WORDS]; /* all members but this one, by local rank */
     struct hvi_chunks plan;
-    struct hvi_gather *gather;       /* allgather, alltoall, adasum */
-    struct hvi_shm_cursor *cursors;  /* [nlocal + 1] reducescatter: fill by member, fold */
-    int64_t part_elems;              /* reducescatter: one member's part of a slot */
+    struct hvi_gather *gather; /* allgather, alltoall, adasum */
+    struct hvi_shm_cursor
+        *cursors;       /* [nlocal + 1] reducescatter: fill by member, fold */
+    int64_t part_elems; /* reducescatter: one member's part of a slot */
     const _Atomic uint64_t *awaited; /* what the last HVD_INPROGRESS waits for */
     uint64_t awaited_ticket;
 };
@@ -133,14 +137,15 @@ static inline int hvi_shm_slot(const struct hvi_shm *s, int64_t step)
 {
     return (int)((s->g->seq + (uint64_t)step) % (uint64_t)s->nslots);
 }
-/** Line and staging memory of a member (index in the group) for a step. What a member has
- *  filled is in its payload: the line itself when it is tiny, else its slot. */
+/** Line and staging memory of a member (index in the group) for a step. What a member
+ * has filled is in its payload: the line itself when it is tiny, else its slot. */
 static inline struct hvi_shm_line *hvi_shm_line(const struct hvi_shm *s, int32_t member,
                                                 int64_t step)
 {
     return &s->lines[s->peers[member] * s->nslots + hvi_shm_slot(s, step)];
 }
-static inline uint8_t *hvi_shm_data(const struct hvi_shm *s, int32_t member, int64_t step)
+static inline uint8_t *hvi_shm_data(const struct hvi_shm *s, int32_t member,
+                                    int64_t step)
 {
     size_t i = (size_t)(s->peers[member] * s->nslots + hvi_shm_slot(s, step));
 
@@ -166,7 +171,8 @@ bool hvi_shm_slot_free(struct hvi_shm *s, int64_t step);
 void hvi_shm_set_filled(struct hvi_shm *s, int64_t step);
 void hvi_shm_set_reduced(struct hvi_shm *s, int64_t step);
 void hvi_shm_set_consumed(struct hvi_shm *s, int64_t step);
-/** True: this member, or all other members, have come that far. False: noted for wait. */
+/** True: this member, or all other members, have come that far. False: noted for wait.
+ */
 bool hvi_shm_is_filled(struct hvi_shm *s, int32_t member, int64_t step);
 bool hvi_shm_all_filled(struct hvi_shm *s, int64_t step);
 bool hvi_shm_all_reduced(struct hvi_shm *s, int64_t step);

@@ -35,7 +35,6 @@
 
 #define PLANE_MAGIC UINT64_C(0x68766474637031)
 enum {
-    SPIN_US = 100, /* a wake costs 25 us each side; see reference/performance.md */
     STAGING_MAX_BYTES = 4 * 1024 * 1024 /* of one window's chunk of all ranks */
 };
 #define CACHE_BYTES (8 * 1024 * 1024)
@@ -488,7 +487,7 @@ static void tcp_abort(struct hvi_plane *plane, enum hvd_status status)
 
 /* ---- wait */
 
-static nfds_t prepare_poll(struct hvi_tcp *t)
+static void prepare_poll(struct hvi_tcp *t)
 {
     nfds_t n = 0;
 
@@ -509,14 +508,14 @@ static nfds_t prepare_poll(struct hvi_tcp *t)
         t->polls[n++] = (struct pollfd){.fd = p->fd, .events = events};
     }
     t->polls[n] = (struct pollfd){.fd = t->abort_fd, .events = POLLIN};
-    return n;
+    t->npolls = n;
 }
 
-static int poll_once(struct hvi_tcp *t, nfds_t n, int timeout_ms)
+static int poll_once(struct hvi_tcp *t, int timeout_ms)
 {
-    int found = poll(t->polls, n + 1, timeout_ms);
+    int found = poll(t->polls, t->npolls + 1, timeout_ms);
 
-    for (nfds_t i = 0; found > 0 && i < n; i++) {
+    for (nfds_t i = 0; found > 0 && i < t->npolls; i++) {
         struct hvi_tcp_peer *p = hvi_tcp_peer(t, t->polled[i]);
         short got = t->polls[i].revents;
 
@@ -528,19 +527,19 @@ static int poll_once(struct hvi_tcp *t, nfds_t n, int timeout_ms)
     return found;
 }
 
+static bool anything(void *arg)
+{
+    return poll_once(arg, 0) != 0;
+}
+
 static bool tcp_wait(struct hvi_plane *plane, int timeout_ms)
 {
     struct hvi_tcp *t = from_plane(plane);
-    nfds_t n = prepare_poll(t);
-    int64_t until = timeout_ms == 0 || t->spin_us == 0 ? 0 : hvi_now_us() + t->spin_us;
 
-    while (until > 0 && hvi_now_us() < until) {
-        if (poll_once(t, n, 0) != 0)
-            return false;
-        if (t->yield)
-            sched_yield();
-    }
-    return poll_once(t, n, timeout_ms) < 0 && errno == EINTR;
+    prepare_poll(t);
+    if (timeout_ms != 0 && hvi_spin(&t->spin, true, anything, t))
+        return false;
+    return poll_once(t, timeout_ms) < 0 && errno == EINTR;
 }
 
 /* ---- life */
@@ -673,8 +672,7 @@ static enum hvd_status get_peers(struct hvi_tcp *t, const int *fds, struct hvi_e
             return rc;
         nlocal += is_near(fds[r]);
     }
-    t->yield = nlocal > usable_cpus();
-    t->spin_us = SPIN_US;
+    hvi_spin_init(&t->spin, nlocal > usable_cpus());
     return HVD_OK;
 }
 

@@ -23,6 +23,7 @@
 #include "worker/plane/cpu/cpu.h"
 #include "worker/plane/cpu/gather.h"
 #include "worker/plane/cpu/group.h"
+#include "worker/plane/cpu/spin.h"
 #include "worker/plane/sched/chunk.h"
 
 enum {
@@ -93,13 +94,13 @@ struct hvi_tcp {
     int abort_fd;               /* eventfd: wakes a poll */
     _Atomic int aborted;        /* enum hvd_status; 0: no */
     enum hvd_status broken;     /* what progress found; 0: nothing. The plane is over */
-    int spin_us;
-    bool yield;
+    struct hvi_spin spin;
     struct pollfd *polls; /* [size + 1] */
     int32_t *polled;      /* [size] member of every entry */
+    nfds_t npolls;
     uint64_t last_seq;
     bool ran;
-    int64_t part_bytes;  /* largest reduced message; staging is [size][window] of them */
+    int64_t part_bytes; /* largest reduced message; staging is [size][window] of them */
     int64_t small_bytes; /* payload up to here: everyone folds everything */
     uint8_t *staging;
     uint8_t *scrap;  /* [part_bytes] where unwanted payload goes */
@@ -135,8 +136,8 @@ bool hvi_tcp_add_zeros(struct hvi_tcp_list *l, int64_t size_bytes);
 bool hvi_tcp_add_scrap(const struct hvi_tcp *t, struct hvi_tcp_list *l,
                        int64_t size_bytes);
 
-/** For tests: cut as if part_bytes (a multiple of 64) were the largest reduced message and
- *  the least payload that is sliced; equal on all ranks, before the first group. */
+/** For tests: cut as if part_bytes (a multiple of 64) were the largest reduced message
+ * and the least payload that is sliced; equal on all ranks, before the first group. */
 void hvi_tcp_set_part(struct hvi_plane *p, int64_t part_bytes);
 
 /** One start per kind (facts are set); each sets `kind`. */

@@ -1,0 +1,82 @@
+#!/bin/bash
+# deadline: 60
+# Garbage, half a hello, floods and port scans on the coordinator's listener: the job runs on
+# undisturbed, and the log stays short.
+set -eu
+fail() {
+    echo "not so: $*"
+    cat c.err w*.err
+    exit 1
+}
+hvd-coordinator --np 2 --listen 127.0.0.1:0 --key-file key --linger 0.2 >c.out 2>c.err &
+coord=$!
+until=$((SECONDS + 10))
+while ! [ -s c.out ]; do
+    [ $SECONDS -lt $until ] || fail "the coordinator does not start"
+    sleep 0.02
+done
+HVD_COORDINATOR=$(sed -n 's/.*HVD_COORDINATOR=\([^ ]*\) .*/\1/p' c.out)
+export HVD_COORDINATOR HVD_KEY_FILE=$T/key
+port=${HVD_COORDINATOR##*:}
+
+cat >steps.c <<'C'
+#include <hvd/hvd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+int main(void)
+{
+    struct timespec pause = {0, 20 * 1000 * 1000};
+    char name[16];
+
+    for (int i = 0; i < 150; i++) {
+        int32_t v = i;
+
+        if (i % 50 == 0 && hvd_init(NULL) != HVD_OK) {
+            fprintf(stderr, "init %d: %s\n", i, hvd_last_error());
+            return 1;
+        }
+        snprintf(name, sizeof name, "v%d", i); /* always new: each needs the coordinator */
+        if (hvd_allreduce(&v, &v, 1, HVD_INT32, HVD_SUM, name) != HVD_OK || v != 2 * i) {
+            fprintf(stderr, "step %d: %s\n", i, hvd_last_error());
+            return 1;
+        }
+        nanosleep(&pause, NULL);
+        if (i % 50 == 49)
+            hvd_shutdown();
+    }
+    return 0;
+}
+C
+cc -std=gnu11 -I"$HVD_SRC/worker/include" steps.c -o steps -L"$HVD_BUILD/lib" -lhvd \
+    -Wl,-rpath,"$HVD_BUILD/lib"
+./steps >w0.out 2>w0.err &
+w0=$!
+./steps >w1.out 2>w1.err &
+w1=$!
+
+# a wrong hello, over and over; some are cut short, some are far too long
+for ((i = 0; i < 60; i++)); do
+    { exec 3<>"/dev/tcp/127.0.0.1/$port"; } 2>/dev/null || fail "no connection $i"
+    head -c $((i * 40)) /dev/urandom >&3 2>/dev/null || true
+    exec 3>&-
+done
+# connections that say nothing, more than the coordinator keeps
+fds=()
+for ((i = 0; i < 150; i++)); do
+    exec {fd}<>"/dev/tcp/127.0.0.1/$port" || fail "no connection $i"
+    fds+=("$fd")
+done
+wait $w0 || fail "rank 0 is disturbed ($?)"
+wait $w1 || fail "rank 1 is disturbed ($?)"
+for fd in "${fds[@]}"; do
+    exec {fd}>&-
+done
+status=0
+wait $coord || status=$?
+[ $status = 0 ] || fail "the coordinator ended with $status"
+lines=$(wc -l <c.err)
+[ "$lines" -ge 1 ] && [ "$lines" -le 15 ] || fail "$lines lines about strangers"
+grep -qv 'turned away' c.err && fail "something else than 'turned away' was said"
+echo "strangers harm nobody ($lines lines)"

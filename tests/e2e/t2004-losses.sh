@@ -1,0 +1,121 @@
+#!/bin/bash
+# deadline: 60
+# A standalone job loses a rank: the others hear who, and the coordinator ends with 1. A
+# stopped coordinator tells its ranks. A stalled operation is reported with tensor and rank.
+set -eu
+fail() {
+    echo "not so: $*"
+    for f in *.out *.err; do [ -s "$f" ] && sed "s/^/$f: /" "$f"; done
+    exit 1
+}
+cat >loop.c <<'C'
+#include <hvd/hvd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* loop WHAT RANK: that rank does it at step 50: kill, exit, sleep (before its allreduce) */
+int main(int argc, char **argv)
+{
+    (void)argc;
+    if (hvd_init(NULL) != HVD_OK) {
+        fprintf(stderr, "init: %s\n", hvd_last_error());
+        return 1;
+    }
+    for (int i = 0;; i++) {
+        float v = 1;
+        bool_step:
+        if (i == 50 && hvd_rank() == atoi(argv[2])) {
+            if (strcmp(argv[1], "kill") == 0)
+                raise(SIGKILL);
+            if (strcmp(argv[1], "exit") == 0)
+                _exit(0);
+            if (strcmp(argv[1], "sleep") == 0)
+                sleep(30);
+            if (strcmp(argv[1], "ready") == 0) {
+                puts("running");
+                fflush(stdout);
+            }
+        }
+        if (hvd_allreduce(&v, &v, 1, HVD_FLOAT32, HVD_SUM, "v") != HVD_OK) {
+            fprintf(stderr, "%s\n", hvd_last_error());
+            return 3;
+        }
+        if (i == -1)
+            goto bool_step;
+    }
+}
+C
+sed -i '/bool_step/d; /if (i == -1)/d' loop.c
+cc -std=gnu11 -I"$HVD_SRC/worker/include" loop.c -o loop -L"$HVD_BUILD/lib" -lhvd \
+    -Wl,-rpath,"$HVD_BUILD/lib"
+
+# Start a job of 3: loop $1 $2; more options in $3
+start() {
+    local until=$((SECONDS + 10))
+    rm -f ./*.out ./*.err
+    # shellcheck disable=SC2086
+    hvd-coordinator --np 3 --listen 127.0.0.1:0 --key-file key --linger 0.2 ${3:-} >c.out 2>c.err &
+    coord=$!
+    while ! [ -s c.out ]; do
+        [ $SECONDS -lt $until ] || fail "the coordinator does not start"
+        sleep 0.02
+    done
+    HVD_COORDINATOR=$(sed -n 's/.*HVD_COORDINATOR=\([^ ]*\) .*/\1/p' c.out)
+    export HVD_COORDINATOR HVD_KEY_FILE=$T/key
+    for i in 0 1 2; do
+        HVD_RANK=$i ./loop "$1" "$2" >w$i.out 2>w$i.err &
+        eval "w$i=$!"
+    done
+}
+
+# $1 = rank, $2 = status
+ended() {
+    local status=0 pid
+    eval "pid=\$w$1"
+    wait "$pid" || status=$?
+    [ $status = "$2" ] || fail "rank $1 ended with $status, not $2"
+}
+
+for how in kill exit; do
+    start $how 1
+    case $how in kill) ended 1 137 ;; exit) ended 1 0 ;; esac
+    ended 0 3
+    ended 2 3
+    grep -q 'rank 1 (.*) was lost: connection lost' w0.err || fail "rank 0 is not told who"
+    grep -q 'rank 1 (.*) was lost: connection lost' w2.err || fail "rank 2 is not told who"
+    status=0
+    wait $coord || status=$?
+    [ $status = 1 ] || fail "the coordinator ended with $status after a loss"
+    grep -q 'rank 1 (host .*, pid .*): connection lost' c.err || fail "the coordinator is silent"
+done
+
+start ready 0
+until=$((SECONDS + 10))
+while ! [ -s w0.out ]; do
+    [ $SECONDS -lt $until ] || fail "the job does not run"
+    sleep 0.02
+done
+kill -TERM $coord
+for i in 0 1 2; do
+    ended $i 3
+    grep -q 'the coordinator was stopped (SIGTERM)' w$i.err || fail "rank $i is not told why"
+done
+status=0
+wait $coord || status=$?
+[ $status = 143 ] || fail "a terminated coordinator ended with $status"
+
+start sleep 2 '--stall-warning 1 --stall-shutdown 3'
+ended 0 3
+ended 1 3
+kill -KILL "$w2"
+grep -q "allreduce 'v' has waited 1\.[0-9] s for rank 2 (host .*): in the program; last submitted 'v'" \
+    c.err || fail "no stall report"
+grep -q "stalled: allreduce 'v' has waited 3\.[0-9] s for rank 2" c.err || fail "no stall shutdown"
+grep -q "allreduce 'v' has waited" w0.err || fail "rank 0 is not told of the stall"
+status=0
+wait $coord || status=$?
+[ $status = 125 ] || fail "after a stall shutdown the coordinator ended with $status"
+echo "losses are well"
