@@ -106,7 +106,7 @@ $(B)/bin/hvd-agent: $(B)/hvdrun/agent/main.o $(B)/lib/libhvi.a
 $(B)/bin/hvd-coordinator: $(B)/coordinator/main.o $(B)/lib/libhvi.a
 $(BINS):
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D) && $(CC) -pie $(LDFLAGS_ALL) -o $@ $^ -Wl,--as-needed $(LIBS_ALL)
+	$(Q)mkdir -p $(@D) && $(CC) -pie $(LDFLAGS_ALL) -o $@ $(filter %.o %.a,$^) -Wl,--as-needed $(LIBS_ALL)
 
 $(B)/lib/pkgconfig/hvd.pc: worker/hvd.pc.in Makefile
 	$(Q)mkdir -p $(@D) && sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' $< > $@
@@ -127,10 +127,10 @@ UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(UNIT_SRC))
 # Criterion cannot run under TSan: tests/unit/support/plain.h stands in for it
 TESTFLAGS := -Itests/unit/support $(if $(findstring thread,$(SAN)),-DHVI_PLAIN_TESTS) -Wno-conversion -Wno-missing-prototypes -Wno-unused-parameter
 TESTLIBS := $(if $(findstring thread,$(SAN)),,-lcriterion)
-$(B)/tests/unit/%: tests/unit/%.c $(UNIT_SUPPORT) $(B)/lib/libhvi.a
-	$(call say,CC,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(CFLAGS_ALL) $(TESTFLAGS) -MF $@.d $< $(UNIT_SUPPORT) -o $@ \
-	  $(LDFLAGS_ALL) $(B)/lib/libhvi.a $(TESTLIBS) $(LIBS_ALL)
+$(B)/tests/unit/%.o: CFLAGS_FILE := $(TESTFLAGS)
+$(B)/tests/unit/%: $(B)/tests/unit/%.o $(call obj,$(UNIT_SUPPORT)) $(B)/lib/libhvi.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o %.a,$^) $(TESTLIBS) $(LIBS_ALL)
 unit: $(UNIT_BIN)
 test: all
 	scripts/test.sh
@@ -158,10 +158,10 @@ endef
 $(foreach t,$(FUZZ_NAMES) seeds,$(eval $(call fuzz_rule,$(t))))
 $(FUZZ_BIN):
 	$(call say,FUZZ,$@)
-	$(Q)mkdir -p $(@D) && $(FUZZ_CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $^ $(LIBS_ALL)
+	$(Q)mkdir -p $(@D) && $(FUZZ_CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $(filter %.o,$^) $(LIBS_ALL)
 $(FUZZ_REPLAY) $(B)/tests/fuzz/seeds:
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $^ -Wl,--as-needed $(LIBS_ALL)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o %.a,$^) -Wl,--as-needed $(LIBS_ALL)
 $(F)/obj/%.o: %.c | $(B)/gen/proto/msg/hvd.pb-c.h
 	$(call say,FUZZCC,$<)
 	$(Q)mkdir -p $(@D) && $(FUZZ_CC) $(FUZZ_FLAGS) -c $< -o $@

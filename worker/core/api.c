@@ -647,6 +647,11 @@ enum hvd_status hvd_stream_wait(hvd_handle handle, void *custream)
     return rc;
 }
 
+enum hvd_status hvd_ctx_wait(hvd_handle handle, void *cuctx)
+{
+    return hvd_stream_wait(handle, cuctx);
+}
+
 /* A completed op, or NULL. */
 static struct hvi_op *find_done(hvd_handle handle, enum hvd_status *rc)
 {
@@ -691,7 +696,9 @@ enum hvd_status hvd_result_take(hvd_handle handle, void **out)
     op = find_done(handle, &rc);
     if (op == NULL)
         return rc;
-    if (op->owned == NULL) {
+    if (op->owned == NULL && op->out == NULL) {
+        *out = NULL; /* no elements */
+    } else if (op->owned == NULL) {
         rc = hvi_fail(&last, HVD_EINVAL,
                       "the result lies in the caller's memory, or was "
                       "taken already");

@@ -285,7 +285,9 @@ HVD_API int hvd_pset_ids(int32_t *out, int32_t cap);
  * @param out  new handle, caller-owned; release with hvd_release()
  *
  * Returns  HVD_OK once queued, HVD_EINVAL (what is wrong is in hvd_last_error),
- *          HVD_EDUPLICATE, HVD_ENOMEM, HVD_ESTATE, HVD_ESHUTDOWN, HVD_EUNSUPPORTED.
+ *          HVD_EDUPLICATE (an operation of this name is in flight; a completed one whose
+ *          handle is not released yet does not count), HVD_ENOMEM, HVD_ESTATE,
+ *          HVD_ESHUTDOWN, HVD_EUNSUPPORTED.
  *          Late failures (mismatch, lost peer) are reported by the handle.
  * Blocks   never.
  */
@@ -322,7 +324,9 @@ HVD_API enum hvd_status hvd_poll(hvd_handle handle);
  */
 HVD_API enum hvd_status hvd_wait(hvd_handle handle, enum hvd_wait_mode mode,
                                  int64_t timeout_ms);
-/** Waits for all, returns the first failure in order of the array. */
+/** Waits for all, also after a failure or HVD_EHANDLE among them; returns the first failure
+ *  in order of the array. timeout_ms is for all together; HVD_ETIMEDOUT and HVD_EINTR leave
+ *  every handle as it was. */
 HVD_API enum hvd_status hvd_wait_all(const hvd_handle *handles, int32_t count,
                                      enum hvd_wait_mode mode, int64_t timeout_ms);
 
@@ -335,12 +339,16 @@ HVD_API enum hvd_status hvd_release(hvd_handle handle);
 
 /** Order `custream` after the result of an ENQUEUED handle. CPU handles: HVD_OK. */
 HVD_API enum hvd_status hvd_stream_wait(hvd_handle handle, void *custream);
+/** The counterpart of HVD_READY_CUCTX: order all later work of CUcontext `cuctx` after the
+ *  result; blocks until DONE where the driver cannot. CPU handles: HVD_OK. */
+HVD_API enum hvd_status hvd_ctx_wait(hvd_handle handle, void *cuctx);
 
 /** Result of a completed handle: shape, and pointer valid until hvd_release (or the
  *  caller's own buffer). dims points into the handle. */
 HVD_API enum hvd_status hvd_result(hvd_handle handle, struct hvd_tensor *out);
-/** Take the library-owned result buffer; free it with hvd_buffer_free(). HVD_EINVAL when
- *  the result lies in the caller's memory. 64-byte aligned. */
+/** Take the library-owned result buffer, 64-byte aligned; free it with hvd_buffer_free(),
+ *  from any thread, at any time (after release, shutdown, in atexit). A result without
+ *  elements is HVD_OK and may be NULL. HVD_EINVAL when it lies in the caller's memory. */
 HVD_API enum hvd_status hvd_result_take(hvd_handle handle, void **out);
 HVD_API void hvd_buffer_free(void *data);
 /** alltoall: rows received from every member, [set size]; returns how many there are. */
