@@ -46,6 +46,17 @@ static bool is_yes(const char *v)
            strcasecmp(v, "on") == 0 || strcmp(v, "1") == 0;
 }
 
+/* The line named this option, or another that sets the same variable. */
+static bool on_the_line(const struct walk *w, const struct hvi_opt *row)
+{
+    for (size_t i = 0; i < hvi_opt_count; i++)
+        if (w->line->given[i] && (&hvi_opt_table[i] == row ||
+                                  (row->env != NULL && hvi_opt_table[i].env != NULL &&
+                                   strcmp(row->env, hvi_opt_table[i].env) == 0)))
+            return true;
+    return false;
+}
+
 /* One row of the table; "!section.key": the option says the opposite of the key. */
 static enum hvd_status use(struct walk *w, const yaml_event_t *e,
                            const struct hvi_opt *row, const char *value,
@@ -55,7 +66,7 @@ static enum hvd_status use(struct walk *w, const yaml_event_t *e,
     struct hvi_err why = {""};
     bool on;
 
-    if (w->line->given[row - hvi_opt_table])
+    if (on_the_line(w, row))
         return HVD_OK;
     if (row->arg == HVI_ARG_NONE) {
         if (!is_yes(value) && !is_no(value))

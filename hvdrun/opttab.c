@@ -117,6 +117,7 @@ const struct hvi_opt hvi_opt_table[] = {
      .section = HVI_OPT_OUTPUT,
      .env = "LOG_HIDE_TIME",
      .env_value = "1",
+     .config = "!logging.with_timestamp",
      .help = "No time in the library's log lines"},
     {.name = "log-with-timestamp",
      .also = "no-log-hide-timestamp",
@@ -124,7 +125,7 @@ const struct hvi_opt hvi_opt_table[] = {
      .hidden = true,
      .env = "LOG_HIDE_TIME",
      .env_value = "0",
-     .config = "!logging.with_timestamp",
+     .config = "logging.with_timestamp",
      .help = "Time in the library's log lines"},
     /* ---- end of the job */
     {.name = "timeout",

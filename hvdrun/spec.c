@@ -266,7 +266,7 @@ static enum hvd_status setting(const struct hvi_opts *o, const char *name,
                                struct hvi_err *err)
 {
     const char *value = hvi_opts_env(o, name);
-    char what[64];
+    char what[96];
 
     *out = fallback;
     if (value == NULL)

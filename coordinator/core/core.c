@@ -238,9 +238,6 @@ static void closed(struct hvi_core *core, const struct hvi_event *ev)
     case CONN_MEMBER:
         hvi_epoch_eof(core, c, ev->text);
         break;
-    case CONN_WAITS:
-        hvi_form_left(core, c);
-        break;
     case CONN_AGENT:
         hvi_agents_closed(core, c, ev->clean, ev->text);
         break;
@@ -360,7 +357,8 @@ static void message(struct hvi_core *core, const struct hvi_event *ev)
         ev->msg->body = NULL;
         hvi_form_hello(core, c, hello);
     } else if (c->state == CONN_WAITS && ev->msg->type == HVI_MSG_BYE) {
-        hvi_form_left(core, c);
+        hvi_emit_close(core, c);
+        hvi_core_drop(core, c);
     } else if (c->state != CONN_LEFT) {
         hvi_core_violation(core, c, "unexpected %s", hvi_msg_name(ev->msg->type));
     }

@@ -196,12 +196,6 @@ void hvi_form_hello(struct hvi_core *core, struct conn *c, Hvi__Hello *hello)
     hvi_form_check_exited(core);
 }
 
-void hvi_form_left(struct hvi_core *core, struct conn *c)
-{
-    hvi_emit_close(core, c);
-    hvi_core_drop(core, c);
-}
-
 /* ---- who is missing */
 
 static bool waits(const struct hvi_core *core, int32_t slot)

@@ -289,8 +289,6 @@ void hvi_text_member(struct text *t, const struct hvi_core *core, int32_t rank);
 /* ---- form.c */
 void hvi_form_hello(struct hvi_core *core, struct conn *c, Hvi__Hello *hello);
 void hvi_form_formed(struct hvi_core *core, struct conn *c, const Hvi__Formed *m);
-/** A waiting connection ended. */
-void hvi_form_left(struct hvi_core *core, struct conn *c);
 /** Refuses those who wait when a rank they need has exited. */
 void hvi_form_check_exited(struct hvi_core *core);
 /** Starts the next epoch when all are there and the old one is over. */

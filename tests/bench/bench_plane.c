@@ -2,7 +2,8 @@
  * The CPU planes alone, without negotiation: in-place float32 sums, back to back, among
  * forked processes; rank 0 prints the JSON lines of bench_allreduce.
  *
- *     bench_plane NAME shm|tcp NP [SECONDS_PER_SIZE [MAX_BYTES [SLOT_BYTES [NSLOTS]]]]
+ *     bench_plane NAME shm|tcp NP [SECONDS_PER_SIZE [MAX_BYTES [MIN_BYTES
+ * [SLOT_BYTES]]]]
  *
  * Built by hand: cc -O2 -I. -Iworker/include -Itests/bench tests/bench/bench_plane.c
  *                build/lib/libhvi.a and its libraries
@@ -90,11 +91,13 @@ static int fds[RANKS_MAX][RANKS_MAX];
 
 static void connect_all(int np)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in a = {.sin_family = AF_INET,
+                            .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t len = sizeof(a);
     int listener = socket(AF_INET, SOCK_STREAM, 0);
 
-    need(bind(listener, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(listener, 16) == 0 &&
+    need(bind(listener, (struct sockaddr *)&a, sizeof(a)) == 0 &&
+             listen(listener, 16) == 0 &&
              getsockname(listener, (struct sockaddr *)&a, &len) == 0,
          "listener", strerror(errno));
     for (int i = 0; i < np; i++) {
@@ -113,6 +116,7 @@ static void rank_main(struct rank *r, struct hvi_bells *bells, int argc, char **
 {
     double cap_s = argc > 4 ? atof(argv[4]) : 2;
     size_t max = argc > 5 ? strtoull(argv[5], NULL, 0) : SIZE_MAX;
+    size_t min = argc > 6 ? strtoull(argv[6], NULL, 0) : 0;
     enum hvd_status rc;
     struct hvi_err err;
 
@@ -120,14 +124,16 @@ static void rank_main(struct rank *r, struct hvi_bells *bells, int argc, char **
     if (bells == NULL)
         rc = hvi_tcp_new(r->me, r->np, fds[r->me], &r->plane, &err);
     else
-        rc = hvi_shm_attach(bells + 1, bells, r->me, r->np, r->members, &r->plane, &err);
+        rc =
+            hvi_shm_attach(bells + 1, bells, r->me, r->np, r->members, &r->plane, &err);
     need(rc == HVD_OK, "plane", err.text);
     for (int i = 0; bells == NULL && i < r->np; i++)
         for (int k = 0; k < r->np; k++)
             if (i != r->me && fds[i][k] >= 0)
                 close(fds[i][k]);
     for (size_t s = 0; s < BENCH_NSIZES && bench_sizes[s] <= max; s++)
-        time_size(r, argv[1], bench_sizes[s], cap_s);
+        if (bench_sizes[s] >= min)
+            time_size(r, argv[1], bench_sizes[s], cap_s);
     r->plane->ops->free(r->plane);
     _exit(0);
 }
@@ -135,15 +141,16 @@ static void rank_main(struct rank *r, struct hvi_bells *bells, int argc, char **
 int main(int argc, char **argv)
 {
     int np = argc > 3 ? atoi(argv[3]) : 0;
-    size_t slot = argc > 6 ? strtoull(argv[6], NULL, 0) : 1024 * 1024;
-    int nslots = argc > 7 ? atoi(argv[7]) : 4;
+    size_t slot = argc > 7 ? strtoull(argv[7], NULL, 0) : 1024 * 1024;
+    int nslots = 4;
     struct hvi_bells *bells = NULL;
     struct rank r = {.np = np};
     int bad = 0;
 
     if (np < 1 || np > RANKS_MAX) {
-        fprintf(stderr, "usage: bench_plane NAME shm|tcp NP [SECONDS_PER_SIZE [MAX_BYTES "
-                        "[SLOT_BYTES [NSLOTS]]]]\n");
+        fprintf(stderr,
+                "usage: bench_plane NAME shm|tcp NP [SECONDS_PER_SIZE [MAX_BYTES "
+                "[MIN_BYTES [SLOT_BYTES]]]]\n");
         return 2;
     }
     if (strcmp(argv[2], "tcp") == 0) {

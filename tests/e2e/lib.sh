@@ -42,7 +42,8 @@ await() {
     done
 }
 
-# Children of process $1 whose command name is $2, one pid a line
+# Children of process $1 whose command name is $2, one pid a line. The kernel's list may miss
+# one while others come and go: use these functions with await.
 children() {
     local pid
     for pid in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do
@@ -64,6 +65,16 @@ keeper_of() {
 rank_of() {
     local agent
     agent=$(agent_of "$1") && child "$agent" "$2"
+}
+
+# Rank $3 of the hvdrun whose pid is $1, by the name $2 of its program
+rank_number() {
+    local agent pid
+    agent=$(agent_of "$1") || return 1
+    for pid in $(children "$agent" "$2"); do
+        grep -qzx "HVD_RANK=$3" "/proc/$pid/environ" 2>/dev/null && echo "$pid" && return 0
+    done
+    return 1
 }
 
 # Live processes (no zombies) that have the variable $1 set to $2

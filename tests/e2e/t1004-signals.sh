@@ -71,7 +71,7 @@ echo "ok USR1 and USR2 are passed on"
 start -np 2 sh -c "$plain"
 kill -TSTP $pid
 await 3 "hvdrun stopped" eval 'grep -q "^State:.T" /proc/$pid/status'
-rank=$(rank_of $pid sh) || die "no rank"
+await 3 "a rank" eval 'rank=$(rank_of $pid sh)'
 await 3 "ranks stopped" eval 'grep -q "^State:.T" /proc/$rank/status'
 kill -CONT $pid
 await 3 "ranks running again" eval '! grep -q "^State:.T" /proc/$rank/status'
@@ -81,7 +81,8 @@ echo "ok TSTP and CONT stop and continue the ranks"
 
 # a stopped rank takes its SIGTERM, and SIGKILL
 start -np 2 --grace 1 sh -c "$plain"
-kill -STOP "$(rank_of $pid sh)"
+await 3 "a rank" eval 'rank=$(rank_of $pid sh)'
+kill -STOP "$rank"
 kill -TERM $pid
 finish 143 3000
 echo "ok a stopped rank ends too"

@@ -52,9 +52,7 @@ one() {
     JOB_MARK=$mark HVD_CPU_PLANE=$plane hvdrun --grace 2 -np 3 ./loop "$@" >out 2>err &
     pid=$!
     await 20 "the first hundred allreduces" grep -q running out
-    # the agent's second child of that name is rank 1: they are started in order
-    victim=$(children "$(agent_of $pid)" loop | sort -n | sed -n 2p)
-    tr '\0' '\n' <"/proc/$victim/environ" | grep -qx HVD_RANK=1 || die "pid $victim is not rank 1"
+    await 5 "rank 1" eval 'victim=$(rank_number $pid loop 1)'
     kill -KILL "$victim"
     killed=$(now_ms)
     await 5 "the report" grep -q "hvdrun: rank 1 on localhost (pid $victim) was killed by signal 9 (SIGKILL)" err

@@ -124,9 +124,10 @@ void hvi_ctx_forked(struct hvi_ctx *c)
     if (c->wake_fd >= 0)
         close(c->wake_fd);
     c->conn.fd = c->wake_fd = -1;
-    if (c->mode == HVI_MODE_TCP && c->plane != NULL)
+    if (c->mode == HVI_MODE_TCP && c->plane != NULL) {
         c->plane->ops->free(c->plane); /* closes its sockets; threads are gone */
-    c->plane = NULL;
+        c->plane = NULL;
+    }
 }
 
 /* ---- HELLO ----------------------------------------------------------------------- */

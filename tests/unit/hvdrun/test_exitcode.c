@@ -20,7 +20,8 @@ Test(exitcode, words_name_status_signal_and_core, .timeout = 5)
 {
     char text[128];
 
-    cr_assert_str_eq(hvi_exit_words(EXITED(3), text, sizeof text), "exited with status 3");
+    cr_assert_str_eq(hvi_exit_words(EXITED(3), text, sizeof text),
+                     "exited with status 3");
     cr_assert_str_eq(hvi_exit_words(SIGKILL, text, sizeof text),
                      "was killed by signal 9 (SIGKILL)");
     cr_assert_str_eq(hvi_exit_words(SIGSEGV | DUMPED, text, sizeof text),

@@ -1,5 +1,9 @@
 #include "test.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "hvdrun/hosts.h"
 
 /* "name:slots name:slots", users before an @ */
@@ -10,8 +14,8 @@ static const char *list(const struct hvi_hosts *h)
 
     text[0] = '\0';
     for (size_t i = 0; i < h->n; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s%s%s%s:%d", i > 0 ? " " : "",
-                      h->list[i].user != NULL ? h->list[i].user : "",
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%s%s%s:%d",
+                      i > 0 ? " " : "", h->list[i].user != NULL ? h->list[i].user : "",
                       h->list[i].user != NULL ? "@" : "", h->list[i].name,
                       h->list[i].slots);
     return text;
@@ -147,7 +151,8 @@ Test(hosts, reads_all_four_kinds_of_host_file, .timeout = 5)
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         cr_assert_str_eq(file(rows[i].text, strlen(rows[i].text)), rows[i].want,
-                         "%s gave %s", rows[i].text, file(rows[i].text, strlen(rows[i].text)));
+                         "%s gave %s", rows[i].text,
+                         file(rows[i].text, strlen(rows[i].text)));
 }
 
 Test(hosts, survives_any_bytes_in_a_file, .timeout = 20)

@@ -1,5 +1,8 @@
 #include "test.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "hvdrun/outmux.h"
 
 static struct hvi_outmux mux;
@@ -11,7 +14,8 @@ static void begin(enum hvi_prefix prefix, bool one_sink)
 
 static void feed(int rank, int stream, const char *text, int64_t now_ms)
 {
-    cr_assert_eq(hvi_outmux_feed(&mux, rank, stream, text, strlen(text), now_ms), HVD_OK);
+    cr_assert_eq(hvi_outmux_feed(&mux, rank, stream, text, strlen(text), now_ms),
+                 HVD_OK);
 }
 
 /* What has come out of a sink since the last call. */

@@ -1,5 +1,9 @@
 #include "test.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "hvdrun/plan.h"
 
 struct made {
@@ -49,7 +53,9 @@ Test(plan, lays_ranks_out_in_horovods_order, .timeout = 5)
         const char *want;
     } rows[] = {
         {"", 2, "localhost.0/2 localhost.1/2"},
-        {"", 0, "localhost.0/6 localhost.1/6 localhost.2/6 localhost.3/6 localhost.4/6 localhost.5/6"},
+        {"", 0,
+         "localhost.0/6 localhost.1/6 localhost.2/6 localhost.3/6 localhost.4/6 "
+         "localhost.5/6"},
         {"a:2,b:1", 3, "a.0/2 a.1/2 b.0/1"},
         {"a:2,b:1", 0, "a.0/2 a.1/2 b.0/1"},
         {"a:2,b:4", 3, "a.0/2 a.1/2 b.0/1"},
@@ -65,8 +71,8 @@ Test(plan, lays_ranks_out_in_horovods_order, .timeout = 5)
         struct made m = make(rows[i].hosts, rows[i].np, false);
 
         cr_assert_eq(m.rc, HVD_OK, "%s: %s", rows[i].hosts, m.err.text);
-        cr_assert_str_eq(places(&m.plan), rows[i].want, "%s -np %d gave %s", rows[i].hosts,
-                         rows[i].np, places(&m.plan));
+        cr_assert_str_eq(places(&m.plan), rows[i].want, "%s -np %d gave %s",
+                         rows[i].hosts, rows[i].np, places(&m.plan));
         done(&m);
     }
 }
@@ -92,8 +98,9 @@ Test(plan, too_many_ranks_is_arithmetic_in_one_line, .timeout = 5)
     struct made m = make("a:4,b:2", 8, false);
 
     cr_assert_eq(m.rc, HVD_EINVAL);
-    cr_assert_str_eq(m.err.text, "-np 8 needs 8 slots, hosts offer 6 (a:4 b:2); add slots or "
-                                 "hosts, or use --oversubscribe");
+    cr_assert_str_eq(m.err.text,
+                     "-np 8 needs 8 slots, hosts offer 6 (a:4 b:2); add slots or "
+                     "hosts, or use --oversubscribe");
     cr_assert_null(m.plan.place);
     done(&m);
 }
@@ -103,7 +110,8 @@ Test(plan, a_long_list_of_hosts_is_cut, .timeout = 5)
     struct made m = make("node[001-900]:1", 901, false);
 
     cr_assert_eq(m.rc, HVD_EINVAL);
-    cr_assert(strstr(m.err.text, "hosts offer 900 (node001:1 ") != NULL, "%s", m.err.text);
+    cr_assert(strstr(m.err.text, "hosts offer 900 (node001:1 ") != NULL, "%s",
+              m.err.text);
     cr_assert(strstr(m.err.text, " ...)") != NULL, "%s", m.err.text);
     done(&m);
 }

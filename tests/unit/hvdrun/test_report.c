@@ -1,5 +1,9 @@
 #include "test.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include <signal.h>
 
 #include "hvdrun/report.h"
@@ -36,9 +40,10 @@ Test(report, names_rank_host_pid_status_and_age, .timeout = 5)
     struct hvi_failure f = killed;
 
     hvi_report_init(&report, 4);
-    cr_assert_str_eq(text_of(&f),
-                     "hvdrun: rank 2 on host1 (pid 4711) was killed by signal 9 (SIGKILL) "
-                     "after 3.2 s\n");
+    cr_assert_str_eq(
+        text_of(&f),
+        "hvdrun: rank 2 on host1 (pid 4711) was killed by signal 9 (SIGKILL) "
+        "after 3.2 s\n");
     f.stopped = 3;
     f.also_failed = 1;
     cr_assert(strstr(text_of(&f), "\nhvdrun: 1 other rank failed after it\n"
@@ -94,7 +99,8 @@ Test(report, a_cut_first_line_is_left_out, .timeout = 5)
     big[sizeof big - 1] = '\0';
     say(2, big);
     say(2, "\nend\n");
-    cr_assert(strstr(text_of(&killed), "stderr:\n  | end\n") != NULL, "%s", text_of(&killed));
+    cr_assert(strstr(text_of(&killed), "stderr:\n  | end\n") != NULL, "%s",
+              text_of(&killed));
     say(2, big); /* one line longer than what is kept: its end is shown */
     cr_assert(strstr(text_of(&killed), "  | xxxx") != NULL);
     hvi_report_fini(&report);

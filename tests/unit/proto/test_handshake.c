@@ -1,5 +1,6 @@
 #include "test.h"
 
+#include <pthread.h>
 #include <sodium.h>
 #include <string.h>
 
@@ -266,6 +267,37 @@ Test(handshake, job_id_from_a_key_is_stable_and_does_not_show_it, .timeout = 10)
     crypto_generichash(again, sizeof again, (const uint8_t *)"hvd job id", 10,
                        channel_key, sizeof channel_key);
     cr_assert_eq(memcmp(a, again, sizeof a), 0, "releases must agree on it");
+}
+
+static void *open_and_talk(void *arg)
+{
+    struct hvi_buf wire = {0};
+    struct hvi_buf plain = {0};
+    enum hvd_status *rc = arg;
+    struct channel ch;
+
+    *rc = channel_open(&ch, HVI_ROLE_WORKER);
+    if (*rc == HVD_OK)
+        *rc = hvi_stream_seal(&ch.client, "x", 1, true, &wire);
+    if (*rc == HVD_OK)
+        *rc = hvi_stream_open(&ch.server, &wire, &plain, NULL);
+    hvi_buf_fini(&wire);
+    hvi_buf_fini(&plain);
+    return NULL;
+}
+
+Test(handshake, threads_may_start_at_once, .timeout = 20)
+{
+    enum { THREADS = 8 };
+    pthread_t threads[THREADS];
+    enum hvd_status rc[THREADS];
+
+    for (int i = 0; i < THREADS; i++)
+        cr_assert_eq(pthread_create(&threads[i], NULL, open_and_talk, &rc[i]), 0);
+    for (int i = 0; i < THREADS; i++) {
+        cr_assert_eq(pthread_join(threads[i], NULL), 0);
+        cr_assert_eq(rc[i], HVD_OK, "thread %d: %d", i, rc[i]);
+    }
 }
 
 /* ---- others are turned away */

@@ -1,0 +1,67 @@
+#include "test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "hvdrun/agent/jobenv.h"
+#include "hvdrun/agent/procstat.h"
+
+Test(jobenv, a_later_setting_replaces_an_earlier, .timeout = 5)
+{
+    struct hvi_jobenv e = {0}, copy = {0};
+
+    cr_assert_eq(hvi_jobenv_set(&e, "A", "1"), HVD_OK);
+    cr_assert_eq(hvi_jobenv_set(&e, "AB", "2"), HVD_OK);
+    cr_assert_eq(hvi_jobenv_set(&e, "A", ""), HVD_OK);
+    cr_assert_eq(e.n, 2u);
+    cr_assert_str_eq(hvi_jobenv_get(&e, "A"), "");
+    cr_assert_str_eq(hvi_jobenv_get(&e, "AB"), "2");
+    cr_assert_null(hvi_jobenv_get(&e, "B"));
+    cr_assert_null(e.vars[2]);
+    cr_assert_eq(hvi_jobenv_copy(&e, &copy), HVD_OK);
+    cr_assert_str_eq(copy.vars[1], "AB=2");
+    hvi_jobenv_fini(&e);
+    hvi_jobenv_fini(&copy);
+}
+
+Test(jobenv, holds_many, .timeout = 5)
+{
+    struct hvi_jobenv e = {0};
+    char name[16];
+
+    for (int i = 0; i < 1000; i++) {
+        snprintf(name, sizeof name, "N%d", i);
+        cr_assert_eq(hvi_jobenv_set(&e, name, name), HVD_OK);
+    }
+    cr_assert_eq(e.n, 1000u);
+    cr_assert_str_eq(hvi_jobenv_get(&e, "N999"), "N999");
+    cr_assert_null(e.vars[1000]);
+    hvi_jobenv_fini(&e);
+}
+
+Test(jobenv, refuses_what_no_environment_can_hold, .timeout = 5)
+{
+    struct hvi_jobenv e = {0};
+
+    cr_assert_eq(hvi_jobenv_put(&e, "", 0, "x", 1), HVD_EINVAL);
+    cr_assert_eq(hvi_jobenv_put(&e, "a=b", 3, "x", 1), HVD_EINVAL);
+    cr_assert_eq(hvi_jobenv_put(&e, "a\0b", 3, "x", 1), HVD_EINVAL);
+    cr_assert_eq(hvi_jobenv_put(&e, "a", 1, "x\0y", 3), HVD_EINVAL);
+    cr_assert_eq(hvi_jobenv_put(&e, "a", 1, NULL, 0), HVD_OK);
+    cr_assert_str_eq(hvi_jobenv_get(&e, "a"), "");
+    hvi_jobenv_fini(&e);
+}
+
+Test(procstat, words_for_states_and_for_damage, .timeout = 5)
+{
+    cr_assert_str_eq(hvi_procstat_parse("12 (a) R 1"), "running");
+    cr_assert_str_eq(hvi_procstat_parse("12 (a) b) S 1"), "sleeping");
+    cr_assert_str_eq(hvi_procstat_parse("12 ((R) T) D 1"), "waiting for disk");
+    cr_assert_str_eq(hvi_procstat_parse("12 (a) T 1"), "stopped");
+    cr_assert_str_eq(hvi_procstat_parse("12 (a) t 1"), "traced");
+    cr_assert_str_eq(hvi_procstat_parse("12 (a) Z 1"), "zombie");
+    cr_assert_str_eq(hvi_procstat_parse("12 (a)"), "unknown");
+    cr_assert_str_eq(hvi_procstat_parse(""), "unknown");
+    cr_assert_str_eq(hvi_procstat_parse("12 (a) ? 1"), "unknown");
+    cr_assert_str_eq(hvi_procstat(1 << 30), "gone");
+}

@@ -1,0 +1,181 @@
+#include "test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hvdrun/agent/keeper.h"
+#include "hvdrun/rundir.h"
+#include "proto/base/clock.h"
+
+/* A process group of two that waits to be killed. */
+static pid_t start_group(void)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        setpgid(0, 0);
+        if (fork() == 0)
+            setpgid(0, getppid());
+        for (;;)
+            pause();
+    }
+    setpgid(pid, pid);
+    return pid;
+}
+
+/* Waits until pid has ended; its wait status, or -1 after 5 s. */
+static int await_end(pid_t pid)
+{
+    int64_t deadline = hvi_now_ms() + 5000;
+    int status;
+
+    while (hvi_now_ms() < deadline) {
+        if (waitpid(pid, &status, WNOHANG) == pid)
+            return status;
+        poll(NULL, 0, 2);
+    }
+    return -1;
+}
+
+static bool group_gone(pid_t pgid)
+{
+    int64_t deadline = hvi_now_ms() + 5000;
+
+    while (hvi_now_ms() < deadline) {
+        while (waitpid(-pgid, NULL, WNOHANG) > 0)
+            ;
+        if (kill(-pgid, 0) != 0 && errno == ESRCH)
+            return true;
+        poll(NULL, 0, 2);
+    }
+    return false;
+}
+
+struct place {
+    char dir[HVI_RUNDIR_MAX];
+    int line[2]; /* hvdrun's pipe */
+    struct hvi_keeper k;
+};
+
+static void begin(struct place *p, int own)
+{
+    struct hvi_err err = {""};
+
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    cr_assert_eq(hvi_rundir_make(p->dir, &err), HVD_OK, "%s", err.text);
+    cr_assert_eq(pipe2(p->line, O_CLOEXEC), 0);
+    cr_assert_eq(hvi_keeper_start(p->line[0], p->dir, own, &p->k, &err), HVD_OK, "%s",
+                 err.text);
+}
+
+static void end(struct place *p)
+{
+    close(p->line[0]);
+    close(p->line[1]);
+    hvi_rundir_remove(p->dir);
+}
+
+static bool dir_exists(const char *dir)
+{
+    struct stat st;
+
+    return stat(dir, &st) == 0;
+}
+
+Test(keeper, kills_every_group_it_knows_when_the_agent_is_gone, .timeout = 20)
+{
+    struct place p;
+    struct hvi_err err;
+    pid_t a = start_group();
+    pid_t b = start_group();
+
+    begin(&p, 0);
+    cr_assert_eq(hvi_keeper_add(&p.k, a, &err), HVD_OK);
+    cr_assert_eq(hvi_keeper_add(&p.k, b, &err), HVD_OK);
+    close(p.k.fd); /* what the agent's death does */
+    cr_assert(group_gone(a), "group a lives");
+    cr_assert(group_gone(b), "group b lives");
+    cr_assert_eq(await_end(p.k.pid), 0);
+    cr_assert(dir_exists(p.dir)); /* hvdrun is there, the directory is its own */
+    end(&p);
+}
+
+Test(keeper, leaves_a_group_that_was_removed_alone, .timeout = 20)
+{
+    struct place p;
+    struct hvi_err err;
+    pid_t a = start_group();
+
+    begin(&p, 0);
+    cr_assert_eq(hvi_keeper_add(&p.k, a, &err), HVD_OK);
+    hvi_keeper_remove(&p.k, a);
+    hvi_keeper_stop(&p.k);
+    cr_assert_eq(kill(a, 0), 0);
+    cr_assert_eq(waitpid(a, NULL, WNOHANG), 0);
+    kill(-a, SIGKILL);
+    cr_assert(group_gone(a));
+    end(&p);
+}
+
+Test(keeper, removes_the_directory_when_hvdrun_is_gone, .timeout = 20)
+{
+    struct place p;
+
+    begin(&p, 0);
+    close(p.line[1]);
+    p.line[1] = -1;
+    hvi_keeper_stop(&p.k);
+    cr_assert_not(dir_exists(p.dir));
+    end(&p);
+}
+
+Test(keeper, removes_a_directory_of_its_own_always, .timeout = 20)
+{
+    struct place p;
+
+    begin(&p, 1);
+    hvi_keeper_stop(&p.k);
+    cr_assert_not(dir_exists(p.dir));
+    end(&p);
+}
+
+Test(keeper, ignores_the_signals_of_a_terminal, .timeout = 20)
+{
+    struct place p;
+    struct hvi_err err;
+    pid_t a = start_group();
+
+    begin(&p, 0);
+    cr_assert_eq(hvi_keeper_add(&p.k, a, &err), HVD_OK);
+    kill(p.k.pid, SIGINT);
+    kill(p.k.pid, SIGTERM);
+    kill(p.k.pid, SIGHUP);
+    hvi_keeper_stop(&p.k);
+    cr_assert(group_gone(a), "the keeper died of a signal and left the group");
+    end(&p);
+}
+
+Test(keeper, its_death_is_seen, .timeout = 20)
+{
+    struct place p;
+    struct hvi_err err = {""};
+    struct pollfd poll_fd;
+
+    begin(&p, 0);
+    kill(p.k.pid, SIGKILL);
+    poll_fd = (struct pollfd){.fd = p.k.fd, .events = 0};
+    cr_assert_eq(poll(&poll_fd, 1, 5000), 1);
+    cr_assert(poll_fd.revents & POLLHUP);
+    cr_assert_eq(hvi_keeper_add(&p.k, 4711, &err), HVD_EIO);
+    cr_assert(strstr(err.text, "keeper is gone") != NULL, "%s", err.text);
+    hvi_keeper_stop(&p.k);
+    end(&p);
+}
