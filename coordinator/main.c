@@ -163,6 +163,16 @@ static void on_config(void *data, const Hvi__CoordConfig *m)
     struct hvi_err err = {""};
     enum hvd_status rc = HVD_OK;
 
+    if (m->version[0] != '\0' && strcmp(m->version, HVI_VERSION) != 0) {
+        char text[200], safe[64];
+
+        snprintf(text, sizeof text,
+                 "version mismatch: hvdrun %s, hvd-coordinator %s; use one version",
+                 hvi_escape(safe, sizeof safe, m->version, strlen(m->version)),
+                 HVI_VERSION);
+        give_up(p, text);
+        return;
+    }
     if (m->key.len != HVI_KEY_BYTES || m->job_id.len != HVI_JOB_ID_BYTES || m->np < 1 ||
         m->np > HVD_RANKS_MAX || (m->n_slots != 0 && m->n_slots != m->np)) {
         give_up(p, "hvdrun sent a configuration that is damaged");

@@ -153,6 +153,19 @@ static void lease_expired(struct hvi_core *core, struct conn *c)
     lose_host(core, id, t.s);
 }
 
+/* An agent whose lease is over, or NULL. */
+static struct conn *find_expired(struct hvi_core *core)
+{
+    struct conn *c, *tmp;
+
+    HASH_ITER(hh, core->conns, c, tmp)
+    {
+        if (c->state == CONN_AGENT && core->now >= c->heard_ms + core->cfg.lease_ms)
+            return c;
+    }
+    return NULL;
+}
+
 void hvi_agents_tick(struct hvi_core *core)
 {
     Hvi__Heartbeat beat = HVI__HEARTBEAT__INIT;
@@ -160,16 +173,14 @@ void hvi_agents_tick(struct hvi_core *core)
 
     if (core->nagents == 0)
         return;
+    while ((c = find_expired(core)) != NULL)
+        lease_expired(core, c); /* its ranks' connections go too: look from the start */
     HASH_ITER(hh, core->conns, c, tmp)
     {
-        if (c->state != CONN_AGENT)
+        if (c->state != CONN_AGENT || core->now < c->beat_ms + HVI_HEARTBEAT_MS)
             continue;
-        if (core->now >= c->heard_ms + core->cfg.lease_ms) {
-            lease_expired(core, c);
-        } else if (core->now >= c->beat_ms + HVI_HEARTBEAT_MS) {
-            c->beat_ms = core->now;
-            beat.sent_ms = (uint64_t)core->now;
-            hvi_emit_msg(core, c, HVI_MSG_HEARTBEAT, &beat, false);
-        }
+        c->beat_ms = core->now;
+        beat.sent_ms = (uint64_t)core->now;
+        hvi_emit_msg(core, c, HVI_MSG_HEARTBEAT, &beat, false);
     }
 }

@@ -386,7 +386,7 @@ static const struct hvi_link_ops link_ops = {link_up, link_frame, link_down};
 
 static char *dup_bytes(const ProtobufCBinaryData *b)
 {
-    return strndup((const char *)b->data, b->len);
+    return b->len > 0 ? strndup((const char *)b->data, b->len) : strdup("");
 }
 
 static enum hvd_status put_vars(struct hvi_jobenv *env, Hvi__EnvVar *const *vars,

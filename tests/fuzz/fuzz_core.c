@@ -227,7 +227,7 @@ static void say_small(struct script *s, int c, uint32_t epoch, uint8_t which)
     case 0:
         b = hvi_get_u8(&s->in);
         formed.epoch = epoch;
-        formed.attempt = b & 1 ? s->attempt : 1 + (b >> 1 & 3);
+        formed.attempt = b & 1 ? s->attempt : 1u + (b >> 1 & 3);
         formed.status = b >= 0xf0 ? HVD_EIO : 0;
         formed.text = (char *)"no\nway";
         say(s, c, HVI_MSG_FORMED, &formed);

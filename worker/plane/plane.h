@@ -1,7 +1,7 @@
 /**
- * Data planes: one table of operations per backend. A plane moves and reduces payload for
- * one sealed group at a time, in the total order. Objects, no globals: P ranks can be P
- * threads of a test.
+ * Data planes: one table of operations per backend. A plane moves and reduces payload
+ * for one sealed group at a time, in the total order. Objects, no globals: P ranks can
+ * be P threads of a test.
  */
 #ifndef HVI_PLANE_PLANE_H
 #define HVI_PLANE_PLANE_H
@@ -13,10 +13,10 @@
 
 /** One tensor of a sealed group on this rank. */
 struct hvi_piece {
-    const void *in;  /* NULL: this rank has joined: take part with the neutral element */
-    void *out;       /* NULL with in == NULL; may equal in */
-    int64_t count;   /* elements of `in` (broadcast, allreduce: equal on every rank) */
-    int64_t row;     /* elements of one row (product of dims[1..]); 1 for vectors */
+    const void *in; /* NULL: this rank has joined: take part with the neutral element */
+    void *out;      /* NULL with in == NULL; may equal in */
+    int64_t count;  /* elements of `in` (broadcast, allreduce: equal on every rank) */
+    int64_t row;    /* elements of one row (product of dims[1..]); 1 for vectors */
     /* gather-like kinds: */
     const int64_t *splits; /* alltoall: rows for every member, [nmembers]; NULL: even */
     int64_t *rows;         /* [nmembers], plane writes rows received from every member:
@@ -39,11 +39,11 @@ struct hvi_group {
     int32_t npieces;
     struct hvi_piece *pieces; /* [npieces] */
     /** Gives the output memory of piece `cookie` once its size is known (rows[] is
-     *  filled). Called at most once a piece, only where out == NULL and in != NULL (or the
-     *  kind gathers). NULL return: the group fails with HVD_ENOMEM on this rank only after
-     *  taking part to the end (payload dropped), so that peers do not hang. */
-    void *(*alloc)(void *cookie, const int64_t *rows, int32_t nmembers, int64_t total_rows,
-                   size_t size_bytes);
+     *  filled). Called at most once a piece, only where out == NULL and in != NULL (or
+     * the kind gathers). NULL return: the group fails with HVD_ENOMEM on this rank only
+     * after taking part to the end (payload dropped), so that peers do not hang. */
+    void *(*alloc)(void *cookie, const int64_t *rows, int32_t nmembers,
+                   int64_t total_rows, size_t size_bytes);
 };
 
 struct hvi_plane; /* a backend's object begins with `const struct hvi_plane_ops *ops` */
@@ -54,14 +54,15 @@ struct hvi_plane_ops {
      *  (nothing was sent). The group stays borrowed until progress says it is over. */
     enum hvd_status (*start)(struct hvi_plane *p, const struct hvi_group *group,
                              struct hvi_err *err);
-    /** Never blocks. HVD_OK: complete, all outputs written. HVD_INPROGRESS: call `wait`,
-     *  then again. Error: the plane is broken for good (abort it). */
+    /** Never blocks. HVD_OK: complete, all outputs written. HVD_INPROGRESS: call
+     * `wait`, then again. Error: the plane is broken for good (abort it). */
     enum hvd_status (*progress)(struct hvi_plane *p, struct hvi_err *err);
     /** From any thread, at any time: the running group and all later ones fail with
      *  status. Wakes a thread that waits. */
     void (*abort)(struct hvi_plane *p, enum hvd_status status);
     /** Wait (spin, yield, sleep) until progress may have something to do, at most
-     *  timeout_ms (< 0: for ever); may return early; returns on abort. true: a signal came (EINTR). */
+     *  timeout_ms (< 0: for ever); may return early; returns on abort. true: a signal
+     * came (EINTR). */
     bool (*wait)(struct hvi_plane *p, int timeout_ms);
     void (*free)(struct hvi_plane *p); /* accepts NULL */
 };

@@ -181,6 +181,25 @@ Test(epoch, a_silent_host_is_lost_after_the_lease, .timeout = 10)
     feed_free(f);
 }
 
+/* The ranks' connections come before and behind the agent's: none is looked at again. */
+Test(epoch, a_lost_host_takes_the_connections_of_its_ranks, .timeout = 10)
+{
+    struct feed *f = feed_new(
+        &(struct hvi_core_config){.np = 2, .hosts = hosts, .lease_ms = 3000, .linger_ms = -1});
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_agent(f, 51, "a");
+    feed_started(f, 51, 0);
+    feed_started(f, 51, 1);
+    feed_hello(f, 60, &(struct feed_hello){.want = 1});
+    feed_forget(f);
+    feed_wait(f, 3000);
+    feed_has(f, "close 51\n");
+    feed_has(f, "close 1\n");
+    feed_has(f, "close 60\n");
+    feed_free(f);
+}
+
 Test(epoch, the_end_of_an_agent_takes_its_ranks, .timeout = 10)
 {
     struct feed *f = with_agents();

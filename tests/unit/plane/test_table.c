@@ -15,22 +15,25 @@
 #define VALUE HVD_OK
 #define NO HVD_EUNSUPPORTED
 
-/* ---- the written table: a value, or this error (HVD_ADASUM: of a power of two of
- * ranks) */
+/* ---- the written table: a value, or this error (adasum: of a power of two of ranks)
+ */
+
+/* clang-format off */
 static const enum hvd_status promise[HVD_DTYPE_COUNT][HVD_REDUCE_OP_COUNT] = {
-    /*                AVERAGE SUM    ADASUM MIN    MAX    PRODUCT */
-    [HVD_UINT8] = {VALUE, VALUE, NO, VALUE, VALUE, VALUE},
-    [HVD_INT8] = {VALUE, VALUE, NO, VALUE, VALUE, VALUE},
-    [HVD_UINT16] = {VALUE, VALUE, NO, VALUE, VALUE, VALUE},
-    [HVD_INT16] = {VALUE, VALUE, NO, VALUE, VALUE, VALUE},
-    [HVD_INT32] = {VALUE, VALUE, NO, VALUE, VALUE, VALUE},
-    [HVD_INT64] = {VALUE, VALUE, NO, VALUE, VALUE, VALUE},
-    [HVD_FLOAT16] = {VALUE, VALUE, VALUE, VALUE, VALUE, VALUE},
-    [HVD_BFLOAT16] = {VALUE, VALUE, NO, VALUE, VALUE, VALUE},
-    [HVD_FLOAT32] = {VALUE, VALUE, VALUE, VALUE, VALUE, VALUE},
-    [HVD_FLOAT64] = {VALUE, VALUE, VALUE, VALUE, VALUE, VALUE},
-    [HVD_BOOL] = {NO, VALUE, NO, VALUE, VALUE, VALUE},
+    /*               AVERAGE SUM    ADASUM MIN    MAX    PRODUCT */
+    [HVD_UINT8] =    {VALUE,  VALUE, NO,    VALUE, VALUE, VALUE},
+    [HVD_INT8] =     {VALUE,  VALUE, NO,    VALUE, VALUE, VALUE},
+    [HVD_UINT16] =   {VALUE,  VALUE, NO,    VALUE, VALUE, VALUE},
+    [HVD_INT16] =    {VALUE,  VALUE, NO,    VALUE, VALUE, VALUE},
+    [HVD_INT32] =    {VALUE,  VALUE, NO,    VALUE, VALUE, VALUE},
+    [HVD_INT64] =    {VALUE,  VALUE, NO,    VALUE, VALUE, VALUE},
+    [HVD_FLOAT16] =  {VALUE,  VALUE, VALUE, VALUE, VALUE, VALUE},
+    [HVD_BFLOAT16] = {VALUE,  VALUE, NO,    VALUE, VALUE, VALUE},
+    [HVD_FLOAT32] =  {VALUE,  VALUE, VALUE, VALUE, VALUE, VALUE},
+    [HVD_FLOAT64] =  {VALUE,  VALUE, VALUE, VALUE, VALUE, VALUE},
+    [HVD_BOOL] =     {NO,     VALUE, NO,    VALUE, VALUE, VALUE},
 };
+/* clang-format on */
 
 /* ---- inputs of all ranks, known to every rank */
 
@@ -767,7 +770,7 @@ static uint64_t dtypes_for(int n)
 #define TABLE(plane, PLANE, n)                                                         \
     Test(table, plane##_##n##_ranks, .timeout = 90)                                    \
     {                                                                                  \
-        run_small_slots(PLANE, WORLD_HOW, n, (struct table){.dtypes = dtypes_for(n)});    \
+        run_small_slots(PLANE, WORLD_HOW, n, (struct table){.dtypes = dtypes_for(n)}); \
     }
 #define TABLES(n) TABLE(shm, WORLD_SHM, n) TABLE(tcp, WORLD_TCP, n)
 

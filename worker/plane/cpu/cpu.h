@@ -1,7 +1,7 @@
 /**
- * The two CPU planes. shm: all ranks of one host map one segment. tcp: every rank is its own
- * host; a full mesh of authenticated connections. Same results bit for bit only within a
- * plane; see the fold in DESIGN.md section 4.
+ * The two CPU planes. shm: all ranks of one host map one segment. tcp: every rank is
+ * its own host; a full mesh of authenticated connections. Same results bit for bit only
+ * within a plane; see the fold in DESIGN.md section 4.
  */
 #ifndef HVI_PLANE_CPU_CPU_H
 #define HVI_PLANE_CPU_CPU_H
@@ -13,7 +13,8 @@
 #define HVI_SHM_MAX_RANKS 256
 
 /** Bytes of the plane's part of the segment for nranks ranks. slot_bytes: staging slot,
- *  a power of two, 256 KiB to 1 MiB (smaller allowed in tests); nslots per rank >= 3. */
+ *  a power of two, 256 KiB to 1 MiB (smaller allowed in tests); nslots per rank >= 3.
+ */
 size_t hvi_shm_size(int nranks, size_t slot_bytes, int nslots);
 /** Once per segment, before anyone attaches: lays out zeroed memory of that size. */
 void hvi_shm_format(void *mem, int nranks, size_t slot_bytes, int nslots);
@@ -27,19 +28,21 @@ struct hvi_bells {
         _Alignas(64) _Atomic uint32_t word; /* futex; grows */
     } bell[HVI_SHM_MAX_RANKS];
 };
-_Static_assert(sizeof(struct hvi_bells) == 64 * (1 + HVI_SHM_MAX_RANKS), "bells layout");
+_Static_assert(sizeof(struct hvi_bells) == 64 * (1 + HVI_SHM_MAX_RANKS),
+               "bells layout");
 
-/** Wake local rank r if it sleeps. The change must be stored before (the call fences). */
+/** Wake local rank r if it sleeps. The change must be stored before (the call fences).
+ */
 void hvi_bell_ring(struct hvi_bells *b, int r);
 /** Wake all set bits of mask[4] that sleep. */
 void hvi_bell_ring_mask(struct hvi_bells *b, const uint64_t *mask);
 /** Wake r whether or not it says it sleeps (abort, new work of another thread). */
 void hvi_bell_force(struct hvi_bells *b, int r);
 /**
- * Sleep as local rank r until somebody rings, ready(arg) is true, or timeout_ms (< 0: for
- * ever). ready is asked again after the sleeper bit is set. spin_us: spin (yielding when
- * `yield`) that long before sleeping. One thread of the rank at a time. Returns true when
- * a signal ended the sleep.
+ * Sleep as local rank r until somebody rings, ready(arg) is true, or timeout_ms (< 0:
+ * for ever). ready is asked again after the sleeper bit is set. spin_us: spin (yielding
+ * when `yield`) that long before sleeping. One thread of the rank at a time. Returns
+ * true when a signal ended the sleep.
  */
 bool hvi_bell_sleep(struct hvi_bells *b, int r, bool (*ready)(void *arg), void *arg,
                     int spin_us, bool yield, int timeout_ms);
@@ -49,15 +52,15 @@ bool hvi_bell_sleep(struct hvi_bells *b, int r, bool (*ready)(void *arg), void *
  * local one, ascending. mem was formatted; bells may be shared with the board. Copies
  * ranks; mem and bells stay the caller's and must outlive the plane.
  */
-enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local, int nlocal,
-                               const int32_t *ranks, struct hvi_plane **out,
+enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local,
+                               int nlocal, const int32_t *ranks, struct hvi_plane **out,
                                struct hvi_err *err);
 
 /* ---- tcp */
 
-/** Takes over fds[size] (fds[rank] = -1): connected stream sockets to every other rank of
- *  the job, already authenticated, made non-blocking here. Closed by free. On error the
- *  fds stay the caller's. */
+/** Takes over fds[size] (fds[rank] = -1): connected stream sockets to every other rank
+ * of the job, already authenticated, made non-blocking here. Closed by free. On error
+ * the fds stay the caller's. */
 enum hvd_status hvi_tcp_new(int rank, int size, const int *fds, struct hvi_plane **out,
                             struct hvi_err *err);
 

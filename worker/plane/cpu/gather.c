@@ -35,9 +35,7 @@ static bool grow(void **array, size_t *cap, size_t want, size_t entry_bytes)
 
     if (want <= *cap)
         return true;
-    if (want > SIZE_MAX / entry_bytes)
-        return false;
-    more = malloc(want * entry_bytes);
+    more = calloc(want, entry_bytes);
     if (more == NULL)
         return false;
     free(*array);

@@ -13,7 +13,8 @@ static enum hvd_status check_adasum(const struct hvi_group *g, int nranks,
                                     struct hvi_err *err)
 {
     if (g->kind != HVD_ALLREDUCE)
-        return hvi_fail(err, HVD_EUNSUPPORTED, "adasum works with allreduce only, not %s",
+        return hvi_fail(err, HVD_EUNSUPPORTED,
+                        "adasum works with allreduce only, not %s",
                         hvi_kind_name(g->kind));
     if (g->nmembers != nranks)
         return hvi_fail(err, HVD_EUNSUPPORTED,
@@ -21,7 +22,8 @@ static enum hvd_status check_adasum(const struct hvi_group *g, int nranks,
                         nranks, (int)g->nmembers);
     if ((g->nmembers & (g->nmembers - 1)) != 0)
         return hvi_fail(err, HVD_EUNSUPPORTED,
-                        "adasum needs a power of two of ranks, not %d", (int)g->nmembers);
+                        "adasum needs a power of two of ranks, not %d",
+                        (int)g->nmembers);
     return HVD_OK;
 }
 
@@ -46,8 +48,8 @@ static enum hvd_status check_members(const struct hvi_group *g, struct hvi_err *
             return hvi_fail(err, HVD_EINTERNAL, "group %llu: members do not ascend",
                             (unsigned long long)g->seq);
     if (g->kind == HVD_BROADCAST && (g->root < 0 || g->root >= g->nmembers))
-        return hvi_fail(err, HVD_EINVAL, "broadcast: root %d of %d members", (int)g->root,
-                        (int)g->nmembers);
+        return hvi_fail(err, HVD_EINVAL, "broadcast: root %d of %d members",
+                        (int)g->root, (int)g->nmembers);
     return HVD_OK;
 }
 
@@ -62,8 +64,8 @@ static enum hvd_status check_pieces(const struct hvi_group *g, struct hvi_facts 
         const struct hvi_piece *p = &g->pieces[i];
 
         if (p->count < 0 || p->row < 0)
-            return hvi_fail(err, HVD_EINVAL, "tensor %d of the group: %lld elements", (int)i,
-                            (long long)p->count);
+            return hvi_fail(err, HVD_EINVAL, "tensor %d of the group: %lld elements",
+                            (int)i, (long long)p->count);
         if (__builtin_add_overflow(elems, p->count, &elems) ||
             __builtin_mul_overflow(elems, (int64_t)f->elem_size, &f->total_bytes))
             return hvi_fail(err, HVD_ELIMIT, "the group's tensors have too many bytes");
@@ -72,7 +74,8 @@ static enum hvd_status check_pieces(const struct hvi_group *g, struct hvi_facts 
     }
     f->joined = absent > 0 && g->kind != HVD_BROADCAST;
     if (f->joined && present > 0)
-        return hvi_fail(err, HVD_EINTERNAL, "group %llu: %lld of its tensors have no input",
+        return hvi_fail(err, HVD_EINTERNAL,
+                        "group %llu: %lld of its tensors have no input",
                         (unsigned long long)g->seq, (long long)absent);
     return HVD_OK;
 }

@@ -22,8 +22,8 @@ struct hvi_facts {
  *
  * @param nranks  ranks this plane has (Adasum wants all of them)
  *
- * Returns  HVD_OK; HVD_EUNSUPPORTED, HVD_EINVAL, HVD_ELIMIT: equal on every member, since
- *          it depends only on what all members have in common; HVD_EINTERNAL: the caller
+ * Returns  HVD_OK; HVD_EUNSUPPORTED, HVD_EINVAL, HVD_ELIMIT: equal on every member,
+ * since it depends only on what all members have in common; HVD_EINTERNAL: the caller
  *          broke the rules of plane.h.
  */
 enum hvd_status hvi_group_check(const struct hvi_group *g, int nranks,

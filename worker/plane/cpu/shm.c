@@ -14,7 +14,6 @@
  */
 #include "worker/plane/cpu/shm.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -369,15 +368,6 @@ static int64_t cache_share(int nlocal)
     return (bytes > 0 ? bytes : DEFAULT_CACHE_BYTES) / nlocal;
 }
 
-static int usable_cpus(void)
-{
-    cpu_set_t set;
-
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        return CPU_COUNT(&set);
-    return (int)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 /* A page that is first touched in the middle of a step would cost its fault there. */
 static void prefault(struct hvi_shm *s)
 {
@@ -400,43 +390,48 @@ static void map_segment(struct hvi_shm *s, void *mem)
     s->slots = (uint8_t *)mem + l.slots;
 }
 
+static enum hvd_status set_up(struct hvi_shm *s, void *mem, const int32_t *ranks,
+                              struct hvi_err *err)
+{
+    size_t n = (size_t)s->nlocal;
+
+    map_segment(s, mem);
+    s->ranks = malloc(n * sizeof(*s->ranks));
+    s->peers = malloc(n * sizeof(*s->peers));
+    s->uses = calloc((size_t)s->nslots, sizeof(*s->uses));
+    s->cursors = malloc((n + 1) * sizeof(*s->cursors));
+    s->gather = hvi_gather_new();
+    if (s->ranks == NULL || s->peers == NULL || s->uses == NULL || s->cursors == NULL ||
+        s->gather == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "shm: no memory for %d ranks", s->nlocal);
+    memcpy(s->ranks, ranks, n * sizeof(*ranks));
+    s->cache_bytes = cache_share(s->nlocal);
+    hvi_spin_init(&s->spin, s->nlocal);
+    prefault(s);
+    return HVD_OK;
+}
+
 enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local,
                                int nlocal, const int32_t *ranks, struct hvi_plane **out,
                                struct hvi_err *err)
 {
     enum hvd_status rc = check_segment(mem, local, nlocal, ranks, err);
-    struct hvi_shm *s = NULL;
+    struct hvi_shm *s;
 
     if (rc != HVD_OK)
-        goto done;
+        return rc;
     s = calloc(1, sizeof(*s));
-    if (s == NULL) {
-        rc = hvi_fail(err, HVD_ENOMEM, "shm: no memory for the plane");
-        goto done;
-    }
+    if (s == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "shm: no memory for the plane");
     s->base = (struct hvi_plane){&shm_ops, ranks[local]};
     s->magic = PLANE_MAGIC;
     s->bells = bells;
     s->local = local;
     s->nlocal = nlocal;
-    map_segment(s, mem);
-    s->ranks = malloc((size_t)nlocal * sizeof(*s->ranks));
-    s->peers = malloc((size_t)nlocal * sizeof(*s->peers));
-    s->uses = calloc((size_t)s->nslots, sizeof(*s->uses));
-    s->cursors = malloc(((size_t)nlocal + 1) * sizeof(*s->cursors));
-    s->gather = hvi_gather_new();
-    if (s->ranks == NULL || s->peers == NULL || s->uses == NULL || s->cursors == NULL ||
-        s->gather == NULL) {
-        rc = hvi_fail(err, HVD_ENOMEM, "shm: no memory for %d ranks", nlocal);
-        goto done;
-    }
-    memcpy(s->ranks, ranks, (size_t)nlocal * sizeof(*ranks));
-    s->cache_bytes = cache_share(nlocal);
-    hvi_spin_init(&s->spin, nlocal > usable_cpus());
-    prefault(s);
-    *out = &s->base;
-    s = NULL;
-done:
-    shm_free(s == NULL ? NULL : &s->base);
+    rc = set_up(s, mem, ranks, err);
+    if (rc == HVD_OK)
+        *out = &s->base;
+    else
+        shm_free(&s->base);
     return rc;
 }

@@ -35,8 +35,9 @@ enum {
     HVI_SHM_MASK_WORDS = HVI_SHM_MAX_RANKS / 64
 };
 #define HVI_SHM_MAX_STEPS ((INT64_C(1) << HVI_SHM_STEP_BITS) - 2)
-#define HVI_SHM_SMALL_BYTES (64 * 1024) /* of all members: everyone folds everything   \
-                                         */
+#define HVI_SHM_SMALL_BYTES                                                            \
+    (64 * 1024) /* of all members: everyone folds everything                           \
+                 */
 #define HVI_SHM_MIN_CHUNK_BYTES (32 * 1024)
 
 struct hvi_shm_head {
@@ -147,7 +148,8 @@ static inline struct hvi_shm_line *hvi_shm_line(const struct hvi_shm *s, int32_t
 static inline uint8_t *hvi_shm_data(const struct hvi_shm *s, int32_t member,
                                     int64_t step)
 {
-    size_t i = (size_t)(s->peers[member] * s->nslots + hvi_shm_slot(s, step));
+    size_t i =
+        (size_t)s->peers[member] * (size_t)s->nslots + (size_t)hvi_shm_slot(s, step);
 
     return s->slots + i * s->slot_bytes;
 }

@@ -30,8 +30,8 @@ static void broadcast_fill(struct hvi_shm *s)
         size_t at = (size_t)r.offset * es;
         size_t size = (size_t)r.count * es;
 
-        hvi_reduce_copy(room + (size_t)(r.at - c.first) * es, (const uint8_t *)p->in + at,
-                        size, false);
+        hvi_reduce_copy(room + (size_t)(r.at - c.first) * es,
+                        (const uint8_t *)p->in + at, size, false);
         if (p->out != NULL && p->out != p->in)
             hvi_reduce_copy((uint8_t *)p->out + at, (const uint8_t *)p->in + at, size,
                             s->stream);
@@ -123,8 +123,7 @@ static int64_t steps_of(const struct hvi_shm *s, int64_t bytes)
 /* Bytes of a member's stream that a step carries. */
 static int64_t step_bytes(const struct hvi_shm *s, int32_t member, int64_t step)
 {
-    int64_t left =
-        s->gather->stream_bytes[member] - step * (int64_t)s->slot_bytes;
+    int64_t left = s->gather->stream_bytes[member] - step * (int64_t)s->slot_bytes;
 
     if (left <= 0)
         return 0;
@@ -159,8 +158,8 @@ static enum hvd_status exchange_head(struct hvi_shm *s, struct hvi_err *err)
             continue;
         if (!hvi_shm_is_filled(s, s->seen, s->step))
             return HVD_INPROGRESS;
-        rc = hvi_gather_head(s->gather, s->seen, from, hvi_shm_payload(s, s->seen, s->step),
-                             size, err);
+        rc = hvi_gather_head(s->gather, s->seen, from,
+                             hvi_shm_payload(s, s->seen, s->step), size, err);
     }
     s->seen = 0;
     return rc;
@@ -258,7 +257,8 @@ enum hvd_status hvi_shm_gather_start(struct hvi_shm *s, struct hvi_err *err)
     if (s->g->kind == HVD_ALLREDUCE)
         hvi_group_alloc_all(s->g, &s->facts);
     rc = hvi_gather_begin(s->gather, s->g, &s->facts, err);
-    if (rc == HVD_OK && steps_of(s, s->gather->stream_bytes[s->g->me]) > HVI_SHM_MAX_STEPS)
+    if (rc == HVD_OK &&
+        steps_of(s, s->gather->stream_bytes[s->g->me]) > HVI_SHM_MAX_STEPS)
         rc = too_many_steps(err);
     s->gather->stream = s->stream;
     s->progress = exchange_progress;

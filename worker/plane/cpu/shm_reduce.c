@@ -1,24 +1,25 @@
 /*
  * Shared memory: allreduce and reducescatter.
  *
- * Small allreduce, one hop: everyone stages its whole input, then everyone folds all of it.
+ * Small allreduce, one hop: everyone stages its whole input, then everyone folds all of
+ * it.
  *
  * Large allreduce: a pipeline over chunks, three deep. In iteration i a rank
  *   FILL  stages its input of chunk i, all but the slice it folds itself;
- *   FOLD  once all have filled chunk i - 1, folds its slice of it over all members, its own
- *         input straight from the user's buffer, into its own slot and its output;
- *   COPY  once all have folded chunk i - 2, copies the other slices to its output.
- * In place is safe: a rank's input of a chunk is read for the last time in its own FOLD of
- * that chunk, its output of the chunk is written in that FOLD and after it.
- * It cannot lock up: with three slots FILL(i) waits for the COPY(i - 3) of others, which
- * needs of this rank only FOLD(i - 3), done two iterations ago.
+ *   FOLD  once all have filled chunk i - 1, folds its slice of it over all members, its
+ * own input straight from the user's buffer, into its own slot and its output; COPY
+ * once all have folded chunk i - 2, copies the other slices to its output. In place is
+ * safe: a rank's input of a chunk is read for the last time in its own FOLD of that
+ * chunk, its output of the chunk is written in that FOLD and after it. It cannot lock
+ * up: with three slots FILL(i) waits for the COPY(i - 3) of others, which needs of this
+ * rank only FOLD(i - 3), done two iterations ago.
  *
- * reducescatter: in each step a slot has one part for every member, so that all fold all
- * the time; FILL(i), FOLD(i - 1) straight into the output.
+ * reducescatter: in each step a slot has one part for every member, so that all fold
+ * all the time; FILL(i), FOLD(i - 1) straight into the output.
  *
  * Prescale is applied in the fold and not when staging: staged 16-bit values would be
- * rounded once more, but not those a rank reads from its own buffer, so the result would
- * depend on who folds.
+ * rounded once more, but not those a rank reads from its own buffer, so the result
+ * would depend on who folds.
  */
 #include <string.h>
 
@@ -35,29 +36,32 @@ static uint8_t *out_at(const struct hvi_piece *p, int64_t elem, size_t es)
     return p->out == NULL ? NULL : (uint8_t *)p->out + (size_t)elem * es;
 }
 
-static void fold(const struct hvi_shm *s, void *out, const void *const *src, int64_t count,
-                 bool stream)
+static void fold(const struct hvi_shm *s, void *out, const void *const *src,
+                 int64_t count, bool stream)
 {
     const struct hvi_group *g = s->g;
 
-    hvi_reduce_fold(out, src, g->nmembers, count, g->dtype, g->reduce_op, g->prescale, false,
-                    -1, s->facts.post, stream);
+    hvi_reduce_fold(out, src, g->nmembers, count, g->dtype, g->reduce_op, g->prescale,
+                    false, -1, s->facts.post, stream);
 }
 
-/* What every member has staged for a step; NULL: it has joined. The own entry is NULL. */
-static void staged(const struct hvi_shm *s, int64_t step, const uint8_t **base)
+/* What every member has staged for a step; NULL: it has joined. The own entry is NULL.
+ */
+static void staged(const struct hvi_shm *s, int64_t step, int32_t nmembers,
+                   const uint8_t **base)
 {
-    for (int32_t m = 0; m < s->g->nmembers; m++) {
+    for (int32_t m = 0; m < nmembers; m++) {
         bool none = m == s->g->me || hvi_shm_line(s, m, step)->joined;
 
         base[m] = none ? NULL : hvi_shm_payload(s, m, step);
     }
 }
 
-static void at_offset(const struct hvi_shm *s, const uint8_t *const *base, size_t offset,
-                      const void *own, const void **src)
+static void at_offset(const struct hvi_shm *s, int32_t nmembers,
+                      const uint8_t *const *base, size_t offset, const void *own,
+                      const void **src)
 {
-    for (int32_t m = 0; m < s->g->nmembers; m++)
+    for (int32_t m = 0; m < nmembers; m++)
         src[m] = base[m] == NULL ? NULL : base[m] + offset;
     src[s->g->me] = own;
 }
@@ -82,15 +86,16 @@ static void small_fill(struct hvi_shm *s)
 
 static void small_fold(struct hvi_shm *s)
 {
+    int32_t n = s->g->nmembers;
     const uint8_t *base[HVI_SHM_MAX_RANKS];
     const void *src[HVI_SHM_MAX_RANKS];
     size_t at = 0;
 
-    staged(s, 0, base);
+    staged(s, 0, n, base);
     for (int32_t i = 0; i < s->g->npieces; i++) {
         const struct hvi_piece *p = &s->g->pieces[i];
 
-        at_offset(s, base, at, p->in, src);
+        at_offset(s, n, base, at, p->in, src);
         if (p->out != NULL)
             fold(s, p->out, src, p->count, false);
         at += (size_t)p->count * s->facts.elem_size;
@@ -125,8 +130,8 @@ static void fill_range(struct hvi_shm *s, int64_t a, int64_t b, int64_t chunk_fi
     hvi_runs_begin(&it, &s->plan, a, b);
     while (hvi_runs_next(&it, &r))
         hvi_reduce_copy(slot + (size_t)(r.at - chunk_first) * es,
-                        in_at(&s->g->pieces[r.piece], r.offset, es), (size_t)r.count * es,
-                        false);
+                        in_at(&s->g->pieces[r.piece], r.offset, es),
+                        (size_t)r.count * es, false);
 }
 
 static void large_fill(struct hvi_shm *s, int64_t k)
@@ -146,6 +151,7 @@ static void large_fold(struct hvi_shm *s, int64_t k)
 {
     struct hvi_span c = hvi_chunks_chunk(&s->plan, k);
     struct hvi_span mine = hvi_chunks_slice(&s->plan, k, s->g->nmembers, s->g->me);
+    int32_t n = s->g->nmembers;
     const uint8_t *base[HVI_SHM_MAX_RANKS];
     const void *src[HVI_SHM_MAX_RANKS];
     uint8_t *slot = hvi_shm_data(s, s->g->me, k);
@@ -153,13 +159,13 @@ static void large_fold(struct hvi_shm *s, int64_t k)
     struct hvi_runs it;
     struct hvi_run r;
 
-    staged(s, k, base);
+    staged(s, k, n, base);
     hvi_runs_begin(&it, &s->plan, mine.first, mine.first + mine.count);
     while (hvi_runs_next(&it, &r)) {
         const struct hvi_piece *p = &s->g->pieces[r.piece];
         size_t at = (size_t)(r.at - c.first) * es;
 
-        at_offset(s, base, at, in_at(p, r.offset, es), src);
+        at_offset(s, n, base, at, in_at(p, r.offset, es), src);
         fold(s, slot + at, src, r.count, false);
         if (p->out != NULL)
             hvi_reduce_copy(out_at(p, r.offset, es), slot + at, (size_t)r.count * es,
@@ -262,13 +268,15 @@ enum hvd_status hvi_shm_allreduce_start(struct hvi_shm *s, struct hvi_err *err)
     hvi_group_alloc_all(s->g, &s->facts);
     if (s->g->nmembers == 1 || bytes == 0)
         return start_alone(s);
-    if (bytes <= (int64_t)s->slot_bytes && bytes <= HVI_SHM_SMALL_BYTES / s->g->nmembers) {
+    if (bytes <= (int64_t)s->slot_bytes &&
+        bytes <= HVI_SHM_SMALL_BYTES / s->g->nmembers) {
         s->progress = small_progress;
         s->phase = HVI_SHM_SMALL_FILL;
         return HVD_OK;
     }
     rc = hvi_chunks_plan(&s->plan, s->g->pieces, s->g->npieces, s->facts.elem_size,
-                         hvi_shm_chunk_bytes(s, bytes) / (int64_t)s->facts.elem_size, err);
+                         hvi_shm_chunk_bytes(s, bytes) / (int64_t)s->facts.elem_size,
+                         err);
     if (rc == HVD_OK)
         rc = check_steps(s->plan.nchunks, err);
     s->progress = large_progress;
@@ -339,6 +347,7 @@ static void scatter_fill(struct hvi_shm *s, int64_t k)
 
 static void scatter_fold(struct hvi_shm *s, int64_t k)
 {
+    int32_t n = s->g->nmembers;
     const uint8_t *base[HVI_SHM_MAX_RANKS];
     const void *src[HVI_SHM_MAX_RANKS];
     size_t es = s->facts.elem_size;
@@ -346,11 +355,11 @@ static void scatter_fold(struct hvi_shm *s, int64_t k)
     int64_t left = s->part_elems;
     struct hvi_run r;
 
-    staged(s, k, base);
+    staged(s, k, n, base);
     for (; next_run(s, s->g->me, &s->cursors[s->nlocal], left, &r); left -= r.count) {
         const struct hvi_piece *p = &s->g->pieces[r.piece];
 
-        at_offset(s, base, at, in_at(p, r.offset, es), src);
+        at_offset(s, n, base, at, in_at(p, r.offset, es), src);
         if (p->out != NULL)
             fold(s, out_at(p, r.at, es), src, r.count, s->stream);
         at += (size_t)r.count * es;
@@ -388,7 +397,8 @@ enum hvd_status hvi_shm_reducescatter_start(struct hvi_shm *s, struct hvi_err *e
 
     hvi_group_alloc_all(s->g, &s->facts);
     memset(s->cursors, 0, ((size_t)s->nlocal + 1) * sizeof(*s->cursors));
-    s->part_elems = (int64_t)s->slot_bytes / (int64_t)s->facts.elem_size / s->g->nmembers;
+    s->part_elems =
+        (int64_t)s->slot_bytes / (int64_t)s->facts.elem_size / s->g->nmembers;
     if (s->part_elems > unit)
         s->part_elems -= s->part_elems % unit;
     s->nsteps = (most + s->part_elems - 1) / s->part_elems;

@@ -36,12 +36,11 @@ struct hvi_spin {
     uint32_t waits;
 };
 
-static inline void hvi_spin_init(struct hvi_spin *s, bool yield)
-{
-    *s = (struct hvi_spin){.yield = yield, .us = HVI_SPIN_MAX_US};
-}
+/** nranks: of this host. */
+void hvi_spin_init(struct hvi_spin *s, int nranks);
 
-/* Until ready(arg), at most us. slow: a look at it costs more than one at the clock. */
+/** Until ready(arg), at most us. slow: a look at it costs more than one at the clock.
+ */
 static inline enum hvi_spin_end hvi_spin_for(int us, bool yield, bool slow,
                                              bool (*ready)(void *arg), void *arg)
 {
@@ -65,7 +64,7 @@ static inline enum hvi_spin_end hvi_spin_for(int us, bool yield, bool slow,
     }
 }
 
-/* True: ready(arg) came true. */
+/** True: ready(arg) came true. */
 static inline bool hvi_spin(struct hvi_spin *s, bool slow, bool (*ready)(void *arg),
                             void *arg)
 {

@@ -22,7 +22,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -612,15 +611,6 @@ static bool is_near(int fd)
     return a.ss_family == AF_UNIX;
 }
 
-static int usable_cpus(void)
-{
-    cpu_set_t set;
-
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        return CPU_COUNT(&set);
-    return (int)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 /* A function of the size alone: all ranks must cut alike. */
 static int64_t part_bytes(int size)
 {
@@ -672,44 +662,46 @@ static enum hvd_status get_peers(struct hvi_tcp *t, const int *fds, struct hvi_e
             return rc;
         nlocal += is_near(fds[r]);
     }
-    hvi_spin_init(&t->spin, nlocal > usable_cpus());
+    hvi_spin_init(&t->spin, nlocal);
+    return HVD_OK;
+}
+
+static enum hvd_status set_up(struct hvi_tcp *t, const int *fds, struct hvi_err *err)
+{
+    enum hvd_status rc;
+
+    t->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (t->abort_fd < 0)
+        return hvi_fail(err, HVD_EIO, "tcp: eventfd: %s", strerror(errno));
+    rc = get_peers(t, fds, err);
+    if (rc == HVD_OK)
+        rc = get_memory(t, err);
+    if (rc != HVD_OK)
+        return rc;
+    for (int r = 0; r < t->size; r++)
+        t->peers[r].fd = r == t->base.rank ? -1 : fds[r];
     return HVD_OK;
 }
 
 enum hvd_status hvi_tcp_new(int rank, int size, const int *fds, struct hvi_plane **out,
                             struct hvi_err *err)
 {
-    enum hvd_status rc = HVD_OK;
-    struct hvi_tcp *t = NULL;
+    enum hvd_status rc;
+    struct hvi_tcp *t;
 
-    if (size <= 0 || size > HVD_RANKS_MAX || rank < 0 || rank >= size) {
-        rc = hvi_fail(err, HVD_EINVAL, "tcp: rank %d of %d", rank, size);
-        goto done;
-    }
+    if (size <= 0 || size > HVD_RANKS_MAX || rank < 0 || rank >= size)
+        return hvi_fail(err, HVD_EINVAL, "tcp: rank %d of %d", rank, size);
     t = calloc(1, sizeof(*t));
-    if (t == NULL) {
-        rc = hvi_fail(err, HVD_ENOMEM, "tcp: no memory for the plane");
-        goto done;
-    }
+    if (t == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "tcp: no memory for the plane");
     t->base = (struct hvi_plane){&tcp_ops, rank};
     t->magic = PLANE_MAGIC;
     t->size = size;
-    t->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (t->abort_fd < 0) {
-        rc = hvi_fail(err, HVD_EIO, "tcp: eventfd: %s", strerror(errno));
-        goto done;
-    }
-    rc = get_peers(t, fds, err);
+    rc = set_up(t, fds, err);
     if (rc == HVD_OK)
-        rc = get_memory(t, err);
-    if (rc != HVD_OK)
-        goto done;
-    for (int r = 0; r < size; r++)
-        t->peers[r].fd = r == rank ? -1 : fds[r];
-    *out = &t->base;
-    t = NULL;
-done:
-    tcp_free(t == NULL ? NULL : &t->base);
+        *out = &t->base;
+    else
+        tcp_free(&t->base);
     return rc;
 }
 

@@ -1,4 +1,5 @@
-/** f16 / bf16 <-> f32 in integers: exact, the same under every rounding and flush mode. */
+/** f16 / bf16 <-> f32 in integers: exact, the same under every rounding and flush mode.
+ */
 #ifndef HVI_PLANE_REDUCE_HALF_H
 #define HVI_PLANE_REDUCE_HALF_H
 
@@ -70,7 +71,8 @@ static inline uint16_t half_narrow_f16(float f)
         return (uint16_t)(sign | 0x7e00u | ((u >> 13) & 0x3ffu));
     if (u >= 0x477ff000u) /* 65520 and more round to infinity */
         return (uint16_t)(sign | 0x7c00u);
-    if (u >= 0x38800000u) { /* normal: rebias, then round; a carry raises the exponent */
+    if (u >=
+        0x38800000u) { /* normal: rebias, then round; a carry raises the exponent */
         u -= 0x38000000u;
         return (uint16_t)(sign | (u + 0xfffu + ((u >> 13) & 1u)) >> 13);
     }

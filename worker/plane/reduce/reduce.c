@@ -1,12 +1,14 @@
 /**
  * Everything about folding that is decided once: which pairs exist, in which order and
- * where rounding happens. The loops themselves come from the instruction set in use (isa.h).
+ * where rounding happens. The loops themselves come from the instruction set in use
+ * (isa.h).
  *
- * A fold walks the elements in blocks small enough for the first-level cache. Per block,
- * sources are taken in groups of HVI_FOLD_GROUP: one that must be scaled or widened goes
- * through a scratch block, any other is read where it lies. The running value replaces the
- * first source of the next group, so the order is a left fold for any number of sources.
- * `out` is written only after every source of that block was read: out may be any of them.
+ * A fold walks the elements in blocks small enough for the first-level cache. Per
+ * block, sources are taken in groups of HVI_FOLD_GROUP: one that must be scaled or
+ * widened goes through a scratch block, any other is read where it lies. The running
+ * value replaces the first source of the next group, so the order is a left fold for
+ * any number of sources. `out` is written only after every source of that block was
+ * read: out may be any of them.
  */
 #include "worker/plane/reduce/reduce.h"
 
@@ -37,20 +39,22 @@ enum {
     NONE = HVI_FOLD_REFUSED
 };
 
+/* clang-format off */
 static const uint8_t rule_table[HVD_DTYPE_COUNT][HVD_REDUCE_OP_COUNT] = {
-    /*               AVERAGE SUM ADASUM MIN  MAX  PRODUCT */
-    [HVD_UINT8] =    {ADD,   ADD, NONE, LOW, HIGH, MUL},
-    [HVD_INT8] =     {ADD,   ADD, NONE, LOW, HIGH, MUL},
-    [HVD_UINT16] =   {ADD,   ADD, NONE, LOW, HIGH, MUL},
-    [HVD_INT16] =    {ADD,   ADD, NONE, LOW, HIGH, MUL},
-    [HVD_INT32] =    {ADD,   ADD, NONE, LOW, HIGH, MUL},
-    [HVD_INT64] =    {ADD,   ADD, NONE, LOW, HIGH, MUL},
-    [HVD_FLOAT16] =  {ADD,   ADD, PAIR, LOW, HIGH, MUL},
-    [HVD_BFLOAT16] = {ADD,   ADD, NONE, LOW, HIGH, MUL},
-    [HVD_FLOAT32] =  {ADD,   ADD, PAIR, LOW, HIGH, MUL},
-    [HVD_FLOAT64] =  {ADD,   ADD, PAIR, LOW, HIGH, MUL},
-    [HVD_BOOL] =     {NONE,  OR,  NONE, AND, OR,   AND},
+    /*               AVERAGE SUM  ADASUM MIN  MAX   PRODUCT */
+    [HVD_UINT8] =    {ADD,    ADD, NONE,  LOW, HIGH, MUL},
+    [HVD_INT8] =     {ADD,    ADD, NONE,  LOW, HIGH, MUL},
+    [HVD_UINT16] =   {ADD,    ADD, NONE,  LOW, HIGH, MUL},
+    [HVD_INT16] =    {ADD,    ADD, NONE,  LOW, HIGH, MUL},
+    [HVD_INT32] =    {ADD,    ADD, NONE,  LOW, HIGH, MUL},
+    [HVD_INT64] =    {ADD,    ADD, NONE,  LOW, HIGH, MUL},
+    [HVD_FLOAT16] =  {ADD,    ADD, PAIR,  LOW, HIGH, MUL},
+    [HVD_BFLOAT16] = {ADD,    ADD, NONE,  LOW, HIGH, MUL},
+    [HVD_FLOAT32] =  {ADD,    ADD, PAIR,  LOW, HIGH, MUL},
+    [HVD_FLOAT64] =  {ADD,    ADD, PAIR,  LOW, HIGH, MUL},
+    [HVD_BOOL] =     {NONE,   OR,  NONE,  AND, OR,   AND},
 };
+/* clang-format on */
 
 static bool is_float(uint32_t dtype)
 {
@@ -107,6 +111,7 @@ static const struct hvi_reduce_isa *isa_get(void)
     isa = find_isa(wanted);
     if (isa == NULL) {
         isa = find_isa(NULL);
+        HVI_ASSERT(isa != NULL); /* scalar runs everywhere */
         hvi_log_warn("reduce", "HVD_SIMD=%s is not known here; using %s", wanted,
                      isa->name);
     }
@@ -239,7 +244,8 @@ static const void *fetch(const struct fold *f, int k, int64_t at, int64_t count,
     return p;
 }
 
-/* The folded block (`value`, maybe the scratch block acc) to out: scale, round, store. */
+/* The folded block (`value`, maybe the scratch block acc) to out: scale, round, store.
+ */
 static void finish(const struct fold *f, const void *value, void *acc, void *out,
                    int64_t count)
 {
@@ -290,6 +296,7 @@ static void fold_block(const struct fold *f, int64_t at, int64_t count)
         f->fn(to, group, n, count);
         group[0] = to;
     }
+    HVI_ASSERT(n > 0);
     finish(f, group[0], acc, out, count);
 }
 
@@ -358,10 +365,10 @@ static void neutral_value(uint32_t dtype, enum hvi_fold_rule rule, void *out)
     bool low = rule == HVI_FOLD_LOWEST;
     bool one = rule == HVI_FOLD_MUL || rule == HVI_FOLD_AND;
 
-#define PUT(type, smallest, largest)                                                     \
-    do {                                                                                 \
-        type v_ = one ? (type)1 : low ? (type)(largest) : (type)(smallest);              \
-        memcpy(out, &v_, sizeof(v_));                                                    \
+#define PUT(type, smallest, largest)                                                   \
+    do {                                                                               \
+        type v_ = one ? (type)1 : low ? (type)(largest) : (type)(smallest);            \
+        memcpy(out, &v_, sizeof(v_));                                                  \
     } while (0)
     switch ((enum hvd_dtype)dtype) {
     case HVD_UINT8:

@@ -1,9 +1,9 @@
 /**
- * The tree is walked depth first, so that log2(nsrc) vectors of scratch are enough: a node
- * leaves its left half in the vector it was given and its right half in the vector of its
- * level, then combines the second into the first. Vectors are read in blocks widened to
- * double; a dot product keeps LANES running sums (element i goes to sum i % LANES), which
- * fixes the order of additions whatever the compiler vectorizes.
+ * The tree is walked depth first, so that log2(nsrc) vectors of scratch are enough: a
+ * node leaves its left half in the vector it was given and its right half in the vector
+ * of its level, then combines the second into the first. Vectors are read in blocks
+ * widened to double; a dot product keeps LANES running sums (element i goes to sum i %
+ * LANES), which fixes the order of additions whatever the compiler vectorizes.
  */
 #include "worker/plane/sched/adasum.h"
 
@@ -46,9 +46,10 @@ static uint32_t work_dtype(uint32_t dtype)
 enum hvd_status hvi_adasum_check(int nranks, uint32_t dtype, struct hvi_err *err)
 {
     if (dtype != HVD_FLOAT16 && dtype != HVD_FLOAT32 && dtype != HVD_FLOAT64)
-        return hvi_fail(err, HVD_EUNSUPPORTED,
-                        "Adasum of %s is not supported: use float16, float32 or float64",
-                        hvi_dtype_name(dtype));
+        return hvi_fail(
+            err, HVD_EUNSUPPORTED,
+            "Adasum of %s is not supported: use float16, float32 or float64",
+            hvi_dtype_name(dtype));
     if (!is_power_of_two(nranks))
         return hvi_fail(err, HVD_EUNSUPPORTED,
                         "Adasum needs a power of two of ranks, not %d", nranks);
@@ -65,7 +66,8 @@ size_t hvi_adasum_scratch_size(int nsrc, int64_t count, uint32_t dtype)
     size_t bytes;
 
     HVI_ASSERT(count >= 0);
-    if (__builtin_mul_overflow((size_t)count, hvi_dtype_size(work_dtype(dtype)), &bytes) ||
+    if (__builtin_mul_overflow((size_t)count, hvi_dtype_size(work_dtype(dtype)),
+                               &bytes) ||
         __builtin_mul_overflow(bytes, (size_t)log2_of(nsrc), &bytes))
         return SIZE_MAX;
     return bytes;
@@ -186,8 +188,8 @@ static void combine(const struct vec *a, const struct vec *b, int64_t count, voi
 }
 
 /* Adasum of sources [first, first + 2^level) into vector `to`; level 0 is the source
- * itself. Vector k of scratch holds the right halves of 2^k sources, k > 0. Vector 0 would
- * hold a bare source, which needs none: the right half of the root has it. */
+ * itself. Vector k of scratch holds the right halves of 2^k sources, k > 0. Vector 0
+ * would hold a bare source, which needs none: the right half of the root has it. */
 static struct vec fold_node(const struct tree *t, int first, int level, char *to)
 {
     struct vec a, b;
@@ -206,7 +208,7 @@ void hvi_adasum_fold(void *out, const void *const *src, int nsrc, int64_t count,
                      uint32_t dtype, void *scratch)
 {
     struct tree t = {src, count, dtype, work_dtype(dtype), scratch, 0};
-    int level = log2_of(nsrc) - 1;
+    int level = 0; /* of the root's halves */
     struct vec a, b;
 
     HVI_ASSERT(hvi_adasum_check(nsrc, dtype, NULL) == HVD_OK);
@@ -218,6 +220,8 @@ void hvi_adasum_fold(void *out, const void *const *src, int nsrc, int64_t count,
             hvi_reduce_neutral(out, count, dtype, HVD_SUM);
         return;
     }
+    for (int n = nsrc; n > 2; n /= 2)
+        level++;
     /* The root goes straight into out, which may be a source and is written last. */
     a = fold_node(&t, 0, level, t.scratch + (size_t)level * t.vec_bytes);
     b = fold_node(&t, 1 << level, level, t.scratch);

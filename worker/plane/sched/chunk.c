@@ -6,7 +6,8 @@
 #include "proto/base/assert.h"
 #include "worker/plane/plane.h"
 
-static enum hvd_status reserve(struct hvi_chunks *c, int32_t npieces, struct hvi_err *err)
+static enum hvd_status reserve(struct hvi_chunks *c, int32_t npieces,
+                               struct hvi_err *err)
 {
     int64_t *starts;
 
@@ -42,7 +43,8 @@ static enum hvd_status plan_begin(struct hvi_chunks *c, int32_t npieces,
     return rc;
 }
 
-static enum hvd_status plan_add(struct hvi_chunks *c, int64_t count, struct hvi_err *err)
+static enum hvd_status plan_add(struct hvi_chunks *c, int64_t count,
+                                struct hvi_err *err)
 {
     int64_t sum;
 
@@ -51,7 +53,8 @@ static enum hvd_status plan_add(struct hvi_chunks *c, int64_t count, struct hvi_
                         (int)c->npieces, (long long)count);
     if (__builtin_add_overflow(c->total, count, &sum) ||
         sum > INT64_MAX / (int64_t)c->elem_size)
-        return hvi_fail(err, HVD_ELIMIT, "tensors 0 to %d of the group have too many bytes",
+        return hvi_fail(err, HVD_ELIMIT,
+                        "tensors 0 to %d of the group have too many bytes",
                         (int)c->npieces);
     c->total = sum;
     c->npieces++;
@@ -65,8 +68,8 @@ static void plan_end(struct hvi_chunks *c)
 }
 
 enum hvd_status hvi_chunks_plan(struct hvi_chunks *c, const struct hvi_piece *pieces,
-                                int32_t npieces, uint32_t elem_size, int64_t chunk_elems,
-                                struct hvi_err *err)
+                                int32_t npieces, uint32_t elem_size,
+                                int64_t chunk_elems, struct hvi_err *err)
 {
     enum hvd_status rc = plan_begin(c, npieces, elem_size, chunk_elems, err);
 
@@ -131,7 +134,8 @@ static struct hvi_span split(int64_t n, int32_t nparts, int32_t i)
     return (struct hvi_span){i * each + min_i64(i, more), each + (i < more)};
 }
 
-struct hvi_span hvi_slice(int64_t count, uint32_t elem_size, int32_t nparts, int32_t part)
+struct hvi_span hvi_slice(int64_t count, uint32_t elem_size, int32_t nparts,
+                          int32_t part)
 {
     int64_t unit = HVI_SLICE_ALIGN_BYTES / (int64_t)elem_size;
     struct hvi_span s;
@@ -163,7 +167,8 @@ static int32_t find_piece(const struct hvi_chunks *c, int64_t at)
     return lo;
 }
 
-void hvi_runs_begin(struct hvi_runs *it, const struct hvi_chunks *c, int64_t a, int64_t b)
+void hvi_runs_begin(struct hvi_runs *it, const struct hvi_chunks *c, int64_t a,
+                    int64_t b)
 {
     HVI_ASSERT(a >= 0 && a <= b && b <= c->total);
     *it = (struct hvi_runs){.c = c, .at = a, .end = b};
@@ -228,7 +233,8 @@ static enum hvd_status check_splits(const int64_t *splits, int32_t n, int64_t di
             return hvi_fail(err, HVD_EINVAL, "splits[%d] is %lld, must not be negative",
                             (int)i, (long long)splits[i]);
         if (__builtin_add_overflow(sum, splits[i], &sum))
-            return hvi_fail(err, HVD_ELIMIT, "splits[0] to splits[%d] overflow", (int)i);
+            return hvi_fail(err, HVD_ELIMIT, "splits[0] to splits[%d] overflow",
+                            (int)i);
     }
     if (sum != dim0)
         return hvi_fail(err, HVD_EINVAL,

@@ -1,9 +1,9 @@
 /**
- * Who works on which elements: pure arithmetic, no I/O. The pieces of a group, one after
- * another, are one *virtual* array; it is cut into chunks, a chunk into one slice a
- * member, and a slice back into contiguous runs inside pieces (the gather list that is
- * streamed through slots instead of a fusion buffer, DESIGN.md section 4). Every count is
- * in elements. All ranks compute the same plan from the same counts.
+ * Who works on which elements: pure arithmetic, no I/O. The pieces of a group, one
+ * after another, are one *virtual* array; it is cut into chunks, a chunk into one slice
+ * a member, and a slice back into contiguous runs inside pieces (the gather list that
+ * is streamed through slots instead of a fusion buffer, DESIGN.md section 4). Every
+ * count is in elements. All ranks compute the same plan from the same counts.
  *
  *     struct hvi_chunks plan = {0};            (once; reused by every group)
  *     rc = hvi_chunks_plan(&plan, pieces, npieces, elem_size, chunk_elems, err);
@@ -53,12 +53,12 @@ struct hvi_chunks {
  * @param elem_size    bytes of one element: 1, 2, 4 or 8
  * @param chunk_elems  > 0; take a multiple of 64 / elem_size
  *
- * Returns  HVD_OK; HVD_EINVAL (a negative count, its index is named); HVD_ELIMIT (the sum
- *          or its bytes overflow); HVD_ENOMEM. On failure the old plan is gone.
+ * Returns  HVD_OK; HVD_EINVAL (a negative count, its index is named); HVD_ELIMIT (the
+ * sum or its bytes overflow); HVD_ENOMEM. On failure the old plan is gone.
  */
 enum hvd_status hvi_chunks_plan(struct hvi_chunks *c, const struct hvi_piece *pieces,
-                                int32_t npieces, uint32_t elem_size, int64_t chunk_elems,
-                                struct hvi_err *err);
+                                int32_t npieces, uint32_t elem_size,
+                                int64_t chunk_elems, struct hvi_err *err);
 /** The same from bare counts [npieces]: reducescatter plans what one member keeps. */
 enum hvd_status hvi_chunks_plan_counts(struct hvi_chunks *c, const int64_t *counts,
                                        int32_t npieces, uint32_t elem_size,
@@ -67,16 +67,19 @@ void hvi_chunks_fini(struct hvi_chunks *c); /* accepts NULL and a zeroed struct 
 
 /** Virtual elements of chunk `chunk` (0 <= chunk < nchunks). */
 struct hvi_span hvi_chunks_chunk(const struct hvi_chunks *c, int64_t chunk);
-/** Virtual elements that `member` of nmembers folds of this chunk: hvi_slice() inside it. */
+/** Virtual elements that `member` of nmembers folds of this chunk: hvi_slice() inside
+ * it. */
 struct hvi_span hvi_chunks_slice(const struct hvi_chunks *c, int64_t chunk,
                                  int32_t nmembers, int32_t member);
 
 /**
  * Slice `part` of `count` elements cut into nparts near-equal slices, each but the last
- * non-empty one a multiple of 64 bytes (sizes differ by at most 64 bytes, the first ones
- * are the longer; few elements leave the last slices empty). `first` counts from 0.
+ * non-empty one a multiple of 64 bytes (sizes differ by at most 64 bytes, the first
+ * ones are the longer; few elements leave the last slices empty). `first` counts from
+ * 0.
  */
-struct hvi_span hvi_slice(int64_t count, uint32_t elem_size, int32_t nparts, int32_t part);
+struct hvi_span hvi_slice(int64_t count, uint32_t elem_size, int32_t nparts,
+                          int32_t part);
 
 /** A contiguous part of one piece. */
 struct hvi_run {
@@ -94,7 +97,8 @@ struct hvi_runs {
     int64_t at, end;
 };
 /** 0 <= a <= b <= total. */
-void hvi_runs_begin(struct hvi_runs *it, const struct hvi_chunks *c, int64_t a, int64_t b);
+void hvi_runs_begin(struct hvi_runs *it, const struct hvi_chunks *c, int64_t a,
+                    int64_t b);
 /** false: nothing left (*out is untouched). */
 bool hvi_runs_next(struct hvi_runs *it, struct hvi_run *out);
 
@@ -104,15 +108,15 @@ struct hvi_span hvi_rows_split(int64_t dim0, int32_t nmembers, int32_t member);
 
 /**
  * Offsets of blocks that lie one after another: out[i] = elements before block i,
- * out[n] = all of them. Block i has rows[i] rows of `row` elements. allgather: where every
- * member's part begins in the result; alltoall: where what it sent begins.
+ * out[n] = all of them. Block i has rows[i] rows of `row` elements. allgather: where
+ * every member's part begins in the result; alltoall: where what it sent begins.
  *
  * @param rows  [n]  >= 0
  * @param row   elements of one row, >= 0
  * @param out   [n + 1]
  *
- * Returns  HVD_OK; HVD_EINVAL (a negative number, its index is named); HVD_ELIMIT (elements
- *          or their bytes overflow int64).
+ * Returns  HVD_OK; HVD_EINVAL (a negative number, its index is named); HVD_ELIMIT
+ * (elements or their bytes overflow int64).
  */
 enum hvd_status hvi_rows_offsets(const int64_t *rows, int32_t n, int64_t row,
                                  uint32_t elem_size, int64_t *out, struct hvi_err *err);

@@ -1,5 +1,6 @@
-/** NEON: the compiler vectorizes the plain loops (in scalar.c as well: it is the baseline
- *  here); only the f16 conversions are written out. There is no non-temporal copy. */
+/** NEON: the compiler vectorizes the plain loops (in scalar.c as well: it is the
+ * baseline here); only the f16 conversions are written out. There is no non-temporal
+ * copy. */
 #include <arm_neon.h>
 #include <string.h>
 

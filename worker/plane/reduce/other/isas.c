@@ -6,5 +6,6 @@ static bool always(void)
     return true;
 }
 
-const struct hvi_reduce_candidate hvi_reduce_candidates[] = {{&hvi_reduce_scalar, always}};
+const struct hvi_reduce_candidate hvi_reduce_candidates[] = {
+    {&hvi_reduce_scalar, always}};
 const int hvi_reduce_ncandidates = 1;

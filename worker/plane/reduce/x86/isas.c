@@ -1,4 +1,5 @@
-/** What an x86-64 CPU may have. Compiled for the baseline: it runs before anyone knows. */
+/** What an x86-64 CPU may have. Compiled for the baseline: it runs before anyone knows.
+ */
 #include "worker/plane/reduce/isa.h"
 
 static bool always(void)
