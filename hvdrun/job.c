@@ -94,9 +94,11 @@ static void close_all(struct hvi_job *j)
     hvi_job_io_close(j);
 }
 
+/* Its end of file is worth waiting for, because words may come before it; but not for
+ * ever: something that inherited the pipe may hold it open. */
 static bool gone(const struct hvi_job_peer *p)
 {
-    return !p->started || (p->chan_ended && p->reaped);
+    return !p->started || (p->reaped && (p->chan_ended || p->job->impatient));
 }
 
 static bool all_gone(const struct hvi_job *j)
@@ -120,6 +122,8 @@ static void end_cb(uv_timer_t *t)
     kill_peer(&j->coord);
     for (size_t i = 0; i < j->plan->nhosts; i++)
         kill_peer(&j->agent[i]);
+    j->impatient = true;
+    hvi_job_check_over(j);
 }
 
 /* All ranks are gone, or none will ever run. */

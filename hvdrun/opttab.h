@@ -69,23 +69,24 @@ enum hvi_opt_id {
 };
 
 struct hvi_opt {
-    const char *name;   /* --name */
-    const char *also;   /* --also, or NULL */
-    const char *single; /* -single, with one dash, or NULL */
-    char letter;        /* -x, or 0 */
-    enum hvi_opt_arg arg;
+    const char *name;     /* --name */
+    const char *also;     /* --also, or NULL */
+    const char *single;   /* -single, with one dash, or NULL */
     const char *arg_name; /* for the texts; NULL: by arg */
     const char *words;    /* ARG_WORD: "a b c" */
-    double min, max;      /* INT, REAL */
-    enum hvi_opt_section section;
-    enum hvi_opt_id id;
-    bool hidden; /* not in the texts */
     /** Worker variable without its HVD_ or HOROVOD_ prefix (both are set), or NULL. */
     const char *env;
     const char *env_value; /* ARG_NONE: what it is set to */
-    double env_scale;      /* INT: multiplied; 0 = 1 */
-    const char *config;    /* "section.key" in --config-file, or NULL */
+    const char *config;    /* "section.key" in --config-file, "!section.key" for the
+                            * opposite    of the key, or NULL */
     const char *help; /* one sentence without its full stop; obsolete: the reason */
+    double min, max;  /* INT, REAL */
+    double env_scale; /* INT: multiplied; 0 = 1 */
+    enum hvi_opt_arg arg;
+    enum hvi_opt_section section;
+    enum hvi_opt_id id;
+    char letter; /* -x, or 0 */
+    bool hidden; /* not in the texts */
 };
 
 extern const struct hvi_opt hvi_opt_table[];

@@ -100,7 +100,7 @@ static enum hvd_status put_tail(const struct hvi_tail *t, struct hvi_buf *out)
 {
     char text[HVI_REPORT_TAIL_BYTES], shown[4 * LINE_MAX_BYTES];
     size_t n = unroll(t, text);
-    size_t start = n;
+    size_t start;
     int lines = 0;
     enum hvd_status rc = HVD_OK;
 

@@ -27,7 +27,7 @@ static void vars_fini(struct vars *v)
 static enum hvd_status vars_init(struct vars *v, size_t cap)
 {
     v->room = calloc(cap, sizeof *v->room);
-    v->list = calloc(cap, sizeof *v->list);
+    v->list = calloc(cap, sizeof(Hvi__EnvVar *));
     v->text = calloc(cap, sizeof *v->text);
     v->n = 0;
     v->cap = cap;
@@ -182,7 +182,7 @@ static enum hvd_status ranks_init(struct ranks *r, const struct hvi_spec *s,
 
     r->n = (size_t)s->plan->host[host].slots;
     r->room = calloc(r->n, sizeof *r->room);
-    r->list = calloc(r->n, sizeof *r->list);
+    r->list = calloc(r->n, sizeof(Hvi__RankSpec *));
     if (r->room == NULL || r->list == NULL ||
         vars_init(&r->vars, r->n * RANK_VARS) != HVD_OK)
         return HVD_ENOMEM;
@@ -314,7 +314,7 @@ enum hvd_status hvi_spec_coord(const struct hvi_spec *s, struct hvi_buf *out,
     Hvi__CoordConfig msg = HVI__COORD_CONFIG__INIT;
     size_t np = (size_t)s->plan->np;
     Hvi__Slot *room = calloc(np, sizeof *room);
-    Hvi__Slot **list = calloc(np, sizeof *list);
+    Hvi__Slot **list = calloc(np, sizeof(Hvi__Slot *));
     enum hvd_status rc = HVD_OK;
 
     if (room == NULL || list == NULL) {
@@ -330,6 +330,7 @@ enum hvd_status hvi_spec_coord(const struct hvi_spec *s, struct hvi_buf *out,
         room[i].slot = s->plan->place[i].local_rank;
         list[i] = &room[i];
     }
+    msg.version = (char *)(uintptr_t)HVI_VERSION;
     set_key(s, &msg.key, &msg.job_id);
     msg.np = (uint32_t)np;
     msg.slots = list;

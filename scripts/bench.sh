@@ -31,7 +31,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 
-make -s -j"$(nproc)" B="$B" all || exit 1
+make -s -j"$(nproc)" B="$B" all >/dev/null || exit 1
 mkdir -p "$B/tests/bench"
 bench=$B/tests/bench
 flags="-std=c11 -D_GNU_SOURCE -O2 -Itests/bench"

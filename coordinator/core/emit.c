@@ -72,12 +72,15 @@ static struct hvi_action *add(struct hvi_core *core, enum hvi_action_kind kind)
 struct hvi_out *hvi_emit_frame(struct hvi_core *core, uint32_t type, const void *body)
 {
     struct hvi_out *f = hvi_core_alloc(core, 1, sizeof *f);
+    enum hvd_status rc;
 
     if (f == NULL)
         return NULL;
     f->refs = 1;
-    if (hvi_msg_put(&f->head, type, body) != HVD_OK) {
-        core->oom = true;
+    rc = hvi_msg_put(&f->head, type, body);
+    if (rc != HVD_OK) {
+        /* only a relayed TIMELINE_CHUNK can be too large: it is dropped */
+        core->oom = core->oom || rc != HVD_ELIMIT;
         hvi_out_unref(f);
         return NULL;
     }

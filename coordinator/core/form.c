@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HOST_MAX 255 /* bytes of a host's name */
+
 static struct conn *waiting_at(struct hvi_link *link)
 {
     return HVI_CONTAINER(link, struct conn, link);
@@ -163,6 +165,11 @@ static enum hvd_status check_hello(struct hvi_core *core, const Hvi__Hello *h,
     if (rc == HVD_OK && (h->want_rank < -1 || h->want_rank >= (int32_t)core->cfg.np)) {
         hvi_text_add(t, "HVD_RANK=%d, but the job has %u ranks (0 to %u)", h->want_rank,
                      core->cfg.np, core->cfg.np - 1);
+        rc = HVD_EINVAL;
+    }
+    if (rc == HVD_OK &&
+        (strlen(h->host) > HOST_MAX || strlen(h->host_id) > 4 * HOST_MAX)) {
+        hvi_text_add(t, "the name of the host is longer than %d bytes", HOST_MAX);
         rc = HVD_EINVAL;
     }
     if (rc == HVD_OK && h->cpu_plane > HVI_PLANE_TCP) {
@@ -421,6 +428,7 @@ static struct hvi_out *shared_part(struct hvi_core *core)
     Hvi__Peer *peers = hvi_core_alloc(core, (size_t)core->size, sizeof *peers);
     Hvi__Peer **list = hvi_core_alloc(core, (size_t)core->size, sizeof *list);
     struct hvi_out *f = NULL;
+    enum hvd_status rc;
 
     if (peers == NULL || list == NULL)
         goto done;
@@ -452,7 +460,9 @@ static struct hvi_out *shared_part(struct hvi_core *core)
     if (f == NULL)
         goto done;
     f->refs = 1;
-    if (hvi_msg_put(&f->head, HVI_MSG_WELCOME, &w) != HVD_OK) {
+    rc = hvi_msg_put(&f->head, HVI_MSG_WELCOME, &w);
+    if (rc != HVD_OK) {
+        core->oom = core->oom || rc != HVD_ELIMIT;
         hvi_out_unref(f);
         f = NULL;
         goto done;

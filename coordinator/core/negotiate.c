@@ -321,30 +321,25 @@ static void assign(struct hvi_core *core, struct op *op)
     s->generation++;
     s->req = v->req;
     s->set = op->set;
+    s->key = op->key;
     v->req = NULL;
+    op->key.bytes = NULL;
     free_op(core, op);
-    s->key.bytes = hvi_core_alloc(core, 4 + strlen(s->req->name), 1);
-    if (s->key.bytes != NULL) {
-        struct keybuf k;
-
-        make_key(&k, s->set->id, s->req->name);
-        memcpy(s->key.bytes, k.bytes, k.size);
-        s->key.size = k.size;
-        HASH_ADD_KEYPTR(hh, core->by_name, s->key.bytes, s->key.size, s);
-        if (s->hh.tbl == NULL)
-            core->oom = true;
-    }
+    HASH_ADD_KEYPTR(hh, core->by_name, s->key.bytes, s->key.size, s);
+    if (!hvi_hash_added(s))
+        core->oom = true;
     hvi_list_append(&core->lru, &s->lru);
     m.epoch = core->epoch;
     m.id = s->id;
     m.generation = s->generation;
     m.request = hvi_request_to_msg(s->req);
-    if (m.request == NULL)
+    if (m.request != NULL)
+        hvi_emit_all(core, &s->set->set, -1, HVI_MSG_ASSIGN, &m);
+    else
         core->oom = true;
+    hvi_request_msg_free(m.request);
     if (core->oom)
         return;
-    hvi_emit_all(core, &s->set->set, -1, HVI_MSG_ASSIGN, &m);
-    hvi_request_msg_free(m.request);
     if (core->plane != HVI_PLANE_TCP)
         return;
     s->ready = announced;

@@ -7,6 +7,7 @@
 #include "proto/base/hash.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/elect.h"
+#include "proto/base/hash.h"
 #include "proto/base/list.h"
 #include "proto/msg/request.h"
 
@@ -16,7 +17,7 @@
 #define HVI_PROBE_MS 1000     /* stall reports wait so long for answers */
 #define HVI_HEARTBEAT_MS 2000 /* to agents */
 #define HVI_PENDING_MAX 65536 /* announced operations of one rank */
-#define HVI_PENDING_MAX_BYTES ((uint64_t)64 << 20)
+#define HVI_PENDING_MAX_BYTES ((uint64_t)16 << 20)
 #define HVI_PSETS_MAX 4096    /* living process sets */
 #define HVI_PSET_CALLS_MAX 64 /* unanswered calls of one rank */
 #define HVI_SHM_RANKS_MAX 256

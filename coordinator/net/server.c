@@ -388,6 +388,10 @@ static void accept_one(struct hvi_server *s)
     c->job_id = s->job_id;
     c->id = ++s->next_id;
     HASH_ADD(hh, s->conns, id, sizeof c->id, c);
+    if (!hvi_hash_added(c)) {
+        free(c);
+        return;
+    }
     if (hvi_net_accept(c, &s->listener.u.stream, &err) != HVD_OK) {
         log_stranger(s, c, err.text);
         return;

@@ -29,6 +29,11 @@
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
+#if defined(__GNUC__) && !defined(__clang__)
+/* gcc 12's analyzer loses what is owned through an array inside a struct */
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#endif
+
 #define LINGER_MS                                                                      \
     250 /* how long a descendant may hold an ended worker's output, twice */
 #define ALL_WINDOWS_BYTES (64u * 1024 * 1024) /* unacknowledged output of all ranks */

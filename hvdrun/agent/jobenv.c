@@ -3,6 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__GNUC__) && !defined(__clang__)
+/* gcc 12's analyzer loses what is owned through an array inside a struct */
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#endif
+
 static char **find(const struct hvi_jobenv *e, const char *name, size_t name_bytes)
 {
     for (size_t i = 0; i < e->n; i++)

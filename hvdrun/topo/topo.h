@@ -3,8 +3,8 @@
 #define HVI_TOPO_TOPO_H
 
 /**
- * Cores this process may use, at least 1: physical cores inside the inherited cpuset with
- * hwloc, else processors of the affinity mask.
+ * Cores this process may use, at least 1: physical cores inside the inherited cpuset
+ * with hwloc, else processors of the affinity mask.
  *
  * Blocks  for the time hwloc needs to look (milliseconds).
  */

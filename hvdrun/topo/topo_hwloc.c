@@ -6,8 +6,8 @@
 static int load(hwloc_topology_t topo)
 {
     if (hwloc_topology_set_all_types_filter(topo, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
-        hwloc_topology_set_type_filter(topo, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL) !=
-            0)
+        hwloc_topology_set_type_filter(topo, HWLOC_OBJ_CORE,
+                                       HWLOC_TYPE_FILTER_KEEP_ALL) != 0)
         return -1;
     return hwloc_topology_load(topo);
 }

@@ -16,7 +16,7 @@ def short(us):
     return "%.2f" % us if us < 10 else "%.1f" % us if us < 1000 else "{:,.0f}".format(us)
 
 
-def row(cells, width=15):
+def row(cells, width):
     return cells[0].ljust(16) + "".join(c.rjust(width) for c in cells[1:])
 
 
@@ -36,7 +36,7 @@ def main():
         median = {p: {b: statistics.median(r["med_us"] for r in rows) for b, rows in runs[np, p].items()}
                   for p in peers}
         print("\nnp=%d, in-place f32 sum, median us (median p99)" % np)
-        print(row(["peer"] + [NAMES.get(b, str(b)) for b in sizes], 18))
+        print(row(["peer"] + [NAMES.get(b, str(b)) for b in sizes], 22))
         for p in peers:
             cells = []
             for b in sizes:
@@ -45,7 +45,7 @@ def main():
                     cells.append("%s (%s)" % (short(median[p][b]), short(p99)))
                 else:
                     cells.append("-")
-            print(row([p] + cells, 18))
+            print(row([p] + cells, 22))
         if OURS not in median:
             continue
         print("np=%d, time of the peer / time of %s" % (np, OURS))
@@ -56,7 +56,7 @@ def main():
             for b in sizes:
                 both = b in median[p] and b in median[OURS]
                 cells.append("%.2f" % (median[p][b] / median[OURS][b]) if both else "-")
-            print(row([p] + cells, 18))
+            print(row([p] + cells, 22))
         for p in ("hvd-shm", "hvd-tcp"):
             for b in sizes:
                 ours, gloo = median.get(p, {}).get(b), median.get("gloo", {}).get(b)

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Helpers for the end-to-end tests; a test sources it: . "$HVD_SRC/tests/e2e/lib.sh"
 
 # End the test as failed. $1... = why
@@ -12,7 +13,8 @@ die() {
 # Run a command with its output in $T/out and $T/err; its status is in $status, the time it
 # took in $took_ms. $1... = command
 run() {
-    local start=$(now_ms)
+    local start
+    start=$(now_ms)
     "$@" >"$T/out" 2>"$T/err"
     status=$?
     took_ms=$(($(now_ms) - start))

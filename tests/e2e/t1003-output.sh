@@ -41,9 +41,10 @@ run hvdrun -prefix-timestamp -np 1 echo x
 expect_line out '^[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{4}\[0\]<stdout>:x$'
 echo "ok carriage returns, prefixes, timestamps"
 
+rm -f out
 run hvdrun -np 1 sh -c 'printf "question? "; sleep 3; echo answered' &
 pid=$!
-await 3 "an unfinished line after its second" grep -q '^\[0\]<stdout>:question? $' out
+await 3 "an unfinished line after its second" grep -qs '^\[0\]<stdout>:question? $' out
 wait $pid
 [ "$(cat out)" = '[0]<stdout>:question? answered' ] || die "prompt: $(cat out)"
 run hvdrun -np 1 python3 -c 'import sys; sys.stdout.write("y" * 5000000 + "\n" + "z\n")'

@@ -8,9 +8,10 @@
 # $1... = arguments of hvdrun
 start() {
     mark=$$.$RANDOM
+    rm -f out err
     JOB_MARK=$mark hvdrun "$@" >out 2>err &
     pid=$!
-    await 10 "ready from all ranks" eval '[ "$(grep -c ready out)" = 2 ]'
+    await 10 "ready from all ranks" eval '[ "$(grep -cs ready out)" = 2 ]'
     begun=$(now_ms)
 }
 
@@ -71,7 +72,7 @@ echo "ok USR1 and USR2 are passed on"
 start -np 2 sh -c "$plain"
 kill -TSTP $pid
 await 3 "hvdrun stopped" eval 'grep -q "^State:.T" /proc/$pid/status'
-await 3 "a rank" eval 'rank=$(rank_of $pid sh)'
+await 3 "a rank" eval 'rank=$(rank_of $pid sh)' # sets rank
 await 3 "ranks stopped" eval 'grep -q "^State:.T" /proc/$rank/status'
 kill -CONT $pid
 await 3 "ranks running again" eval '! grep -q "^State:.T" /proc/$rank/status'
@@ -81,8 +82,8 @@ echo "ok TSTP and CONT stop and continue the ranks"
 
 # a stopped rank takes its SIGTERM, and SIGKILL
 start -np 2 --grace 1 sh -c "$plain"
-await 3 "a rank" eval 'rank=$(rank_of $pid sh)'
-kill -STOP "$rank"
+await 3 "a rank" eval 'rank=$(rank_of $pid sh)' # sets rank
+kill -STOP "${rank:?}"
 kill -TERM $pid
 finish 143 3000
 echo "ok a stopped rank ends too"

@@ -29,7 +29,7 @@ one() {
     pid=$!
     # from the moment it exists to well into the running job
     await 5 "the $1 process" eval 'target=$(victim $pid '"$1"')'
-    sleep 0.$(printf %03d $((RANDOM % 250)))
+    sleep "0.$(printf %03d $((RANDOM % 250)))"
     kill -KILL "$target" || die "$1 is not there any more"
     wait $pid
     status=$?

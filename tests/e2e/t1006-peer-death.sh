@@ -49,11 +49,12 @@ compile loop.c loop
 one() {
     local plane=$1 pid victim killed reported mark=$$.$RANDOM
     shift
+    rm -f out err
     JOB_MARK=$mark HVD_CPU_PLANE=$plane hvdrun --grace 2 -np 3 ./loop "$@" >out 2>err &
     pid=$!
-    await 20 "the first hundred allreduces" grep -q running out
+    await 20 "the first hundred allreduces" grep -qs running out
     await 5 "rank 1" eval 'victim=$(rank_number $pid loop 1)'
-    kill -KILL "$victim"
+    kill -KILL "${victim:?}"
     killed=$(now_ms)
     await 5 "the report" grep -q "hvdrun: rank 1 on localhost (pid $victim) was killed by signal 9 (SIGKILL)" err
     reported=$(($(now_ms) - killed))

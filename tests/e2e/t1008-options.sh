@@ -86,15 +86,15 @@ expect_status 0
 [ -s err ] && die "--help: something on stderr"
 cp out help
 [ "$(awk '{ if (length($0) > 100) n++ } END { print n + 0 }' help)" = 0 ] || die "--help has lines over 100 columns"
-hvdrun --generate-man >man || die "--generate-man"
+hvdrun --generate-man >page || die "--generate-man"
 hvdrun --generate-completion >completion || die "--generate-completion"
 for option in $(grep -oE '(^|[ ,])--[a-z-]+' help | tr -d ' ,' | sort -u); do
-    grep -qF -- "${option//-/\\-}" man || die "the man page does not know $option"
+    grep -qF -- "${option//-/\\-}" page || die "the man page does not know $option"
     grep -qF -- "$option" completion || die "completion does not know $option"
 done
 [ "$(grep -cE -- '--' help)" -gt 40 ] || die "--help is short"
 if command -v mandoc >/dev/null; then
-    mandoc -T lint -W warning man || die "mandoc finds fault"
+    mandoc -T lint -W warning page || die "mandoc finds fault"
 fi
 words() {
     bash -c '. ./completion; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hvdrun; echo "${COMPREPLY[*]}"' x "$@"

@@ -181,11 +181,12 @@ Test(epoch, a_silent_host_is_lost_after_the_lease, .timeout = 10)
     feed_free(f);
 }
 
-/* The ranks' connections come before and behind the agent's: none is looked at again. */
+/* The ranks' connections come before and behind the agent's: none is looked at again.
+ */
 Test(epoch, a_lost_host_takes_the_connections_of_its_ranks, .timeout = 10)
 {
-    struct feed *f = feed_new(
-        &(struct hvi_core_config){.np = 2, .hosts = hosts, .lease_ms = 3000, .linger_ms = -1});
+    struct feed *f = feed_new(&(struct hvi_core_config){
+        .np = 2, .hosts = hosts, .lease_ms = 3000, .linger_ms = -1});
 
     feed_hello(f, 1, &(struct feed_hello){.want = 0});
     feed_agent(f, 51, "a");

@@ -2,14 +2,25 @@
  */
 #include "worker/plane/reduce/isa.h"
 
+#include <cpuid.h>
+
 static bool always(void)
 {
     return true;
 }
 
+/* __builtin_cpu_supports() knows this one in newer compilers only. The system saves AVX
+ * registers if avx2 is supported. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 static bool has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && has_f16c();
 }
 
 static bool has_avx512(void)

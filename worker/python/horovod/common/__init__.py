@@ -1,0 +1,1 @@
+"""What every framework's binding shares."""
