@@ -204,6 +204,7 @@ static void on_config(void *data, const Hvi__CoordConfig *m)
         return;
     }
     up.endpoint = (char *)(uintptr_t)hvi_server_endpoint(p->server);
+    up.version = (char *)(uintptr_t)HVI_VERSION;
     hvi_parent_send(&p->parent, HVI_MSG_COORD_UP, &up);
 }
 

@@ -23,10 +23,13 @@
 #include "hvdrun/exitcode.h"
 #include "hvdrun/job_impl.h"
 #include "hvdrun/spec.h"
+#include "hvdrun/strays.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
 extern char **environ;
+
+#define KEEPER_MS 500 /* it kills at once; the killed need some time to be gone */
 
 static const char *peer_name(const struct hvi_job_peer *p, char *out, size_t cap)
 {
@@ -220,7 +223,8 @@ static void chan_end(struct hvi_chan *c, const char *err)
     p->chan_ended = true;
     if (err != NULL)
         snprintf(p->why, sizeof p->why, "%s", err);
-    kill_peer(p); /* nothing, when the end of file came from its death */
+    if (p->job->phase == HVI_JOB_RUNNING)
+        kill_peer(p); /* changes nothing when the end of file came from its death */
     reap_all(p->job);
     check_peer(p);
 }
@@ -335,22 +339,29 @@ static void on_exited(struct hvi_job *j, const Hvi__Exited *m)
     check_rank(j, m->rank);
 }
 
+/* false: another version; the job ends. */
+static bool same_version(struct hvi_job_peer *p, const char *version)
+{
+    char name[HVI_HOST_NAME_MAX + 32], shown[64];
+
+    if (strcmp(version, HVI_VERSION) == 0)
+        return true;
+    fail_start(p->job, HVI_EXIT_LAUNCHER,
+               text_of("%s is of version %s, this hvdrun of %s; install the same",
+                       peer_name(p, name, sizeof name),
+                       version[0] != '\0'
+                           ? hvi_escape(shown, sizeof shown, version, strlen(version))
+                           : "(unknown)",
+                       HVI_VERSION));
+    return false;
+}
+
 static void on_agent_up(struct hvi_job_peer *p, const Hvi__AgentUp *m)
 {
-    struct hvi_job *j = p->job;
-    char shown[64];
-
-    if (strcmp(m->version, HVI_VERSION) != 0) {
-        fail_start(
-            j, HVI_EXIT_LAUNCHER,
-            text_of("%s has version %s of hvd, this hvdrun has %s",
-                    j->plan->host[p->host].name,
-                    hvi_escape(shown, sizeof shown, m->version, strlen(m->version)),
-                    HVI_VERSION));
+    if (!same_version(p, m->version))
         return;
-    }
     p->up = true;
-    send_specs(j);
+    send_specs(p->job);
 }
 
 static void agent_frame(struct hvi_chan *c, const struct hvi_msg *msg)
@@ -425,7 +436,7 @@ static void coord_frame(struct hvi_chan *c, const struct hvi_msg *msg)
     struct hvi_job_peer *p = c->data;
 
     if (msg->type == HVI_MSG_COORD_UP) {
-        p->up = true;
+        p->up = same_version(p, ((const Hvi__CoordUp *)msg->body)->version);
         send_specs(p->job);
     } else if (msg->type == HVI_MSG_COORD_NOTE) {
         on_note(p->job, msg->body);
@@ -629,10 +640,11 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
     return rc;
 }
 
-/* Our subreaping makes us the parent of what a dead agent left; its keeper kills it. */
+/* We are the subreaper: what a dead agent leaves comes to us. Its keeper first does its
+ * work, then the rest goes: descendants that had left their process group. */
 static void await_orphans(void)
 {
-    int64_t deadline = hvi_now_ms() + HVI_JOB_END_MS;
+    int64_t deadline = hvi_now_ms() + KEEPER_MS;
 
     while (hvi_now_ms() < deadline) {
         pid_t pid = waitpid(-1, NULL, WNOHANG);
@@ -642,6 +654,7 @@ static void await_orphans(void)
         if (pid == 0)
             usleep(2000);
     }
+    hvi_strays_kill(0, HVI_JOB_END_MS);
 }
 
 /* Below this the event loop itself cannot work. */

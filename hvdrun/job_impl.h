@@ -14,8 +14,10 @@
 #include "hvdrun/verdict.h"
 #include "proto/sec/handshake.h"
 
-/* From the first sign of trouble to the verdict: survivors see their calls fail, the
- * last output arrives, and what the coordinator knows of the order of the deaths. */
+/* From the first sign of trouble to the verdict: the last output arrives, and what the
+ * coordinator knows of the order of the deaths. */
+#define HVI_JOB_VERDICT_MS 100
+/* ... and to the stop: survivors see their calls fail and may end by themselves. */
 #define HVI_JOB_SETTLE_MS 250
 #define HVI_JOB_HOLD_MS 1000 /* for the own status of the rank that was lost first */
 #define HVI_JOB_END_MS 3000  /* for our own processes to end once all is done */

@@ -106,21 +106,20 @@ static bool judge(struct hvi_job *j)
 
 void hvi_job_conclude(struct hvi_job *j)
 {
-    if (!j->concluded && judge(j)) {
+    if (!j->concluded && judge(j))
         j->concluded = true;
-        uv_timer_stop(&j->settle_timer);
-    }
 }
 
 void hvi_job_settle_cb(uv_timer_t *t)
 {
     struct hvi_job *j = t->data;
+    bool at_once = j->start_text != NULL; /* nobody survives that was never started */
 
     hvi_job_conclude(j);
-    if (!j->concluded)
-        uv_timer_start(&j->settle_timer, hvi_job_settle_cb, HVI_JOB_SETTLE_MS, 0);
-    if (!j->stopping)
+    if (!j->stopping && (at_once || hvi_now_ms() - j->trouble_ms >= HVI_JOB_SETTLE_MS))
         hvi_job_stop(j, j->opts->grace_ms);
+    if (j->phase == HVI_JOB_RUNNING && (!j->concluded || !j->stopping))
+        uv_timer_start(&j->settle_timer, hvi_job_settle_cb, HVI_JOB_VERDICT_MS / 2, 0);
 }
 
 void hvi_job_trouble(struct hvi_job *j, bool now)
@@ -132,7 +131,7 @@ void hvi_job_trouble(struct hvi_job *j, bool now)
     if (now)
         hvi_job_settle_cb(&j->settle_timer);
     else if (!uv_is_active((uv_handle_t *)&j->settle_timer))
-        uv_timer_start(&j->settle_timer, hvi_job_settle_cb, HVI_JOB_SETTLE_MS, 0);
+        uv_timer_start(&j->settle_timer, hvi_job_settle_cb, HVI_JOB_VERDICT_MS, 0);
 }
 
 void hvi_job_end_with(struct hvi_job *j, int status)

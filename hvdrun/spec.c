@@ -116,8 +116,6 @@ static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
     put_int(v, "LOCAL_WORLD_SIZE", h->slots);
     put(v, "HVD_HOSTNAME", h->name);
     put(v, "HOROVOD_HOSTNAME", h->name);
-    if (s->tty)
-        put(v, "HVD_TTY", "1");
     if (!in_environ(s->environ, "MASTER_ADDR"))
         put(v, "MASTER_ADDR", "127.0.0.1");
     if (!in_environ(s->environ, "MASTER_PORT") && s->master_port > 0)
@@ -128,6 +126,8 @@ static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
         put_int(v, "HOROVOD_START_TIMEOUT",
                 (int)((s->opts->start_timeout_ms + 999) / 1000));
     }
+    if (s->tty)
+        put(v, "HVD_TTY", "1"); /* a rank's own stdout is a pipe in any case */
     for (size_t i = 0; i < s->opts->nenv; i++)
         put(v, s->opts->env[i].name, s->opts->env[i].value);
 }
@@ -244,6 +244,7 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
     msg.n_ranks = ranks.n;
     msg.grace_ms = (uint32_t)s->opts->grace_ms;
     msg.stdin_rank = s->opts->stdin_rank;
+    msg.tty_output = s->tty;
     rc = hvi_msg_put(out, HVI_MSG_JOB_SPEC, &msg);
     if (rc == HVD_ELIMIT)
         rc = hvi_fail(

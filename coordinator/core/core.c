@@ -13,6 +13,11 @@
 
 #include "proto/base/assert.h"
 
+#if defined(__GNUC__) && !defined(__clang__)
+/* gcc 12's analyzer loses what is owned by a hash table or a list of actions */
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#endif
+
 #define CORE_MAGIC 0x68766443u
 
 void *hvi_core_alloc(struct hvi_core *core, size_t count, size_t size_bytes)

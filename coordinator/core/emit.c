@@ -5,6 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__GNUC__) && !defined(__clang__)
+/* gcc 12's analyzer loses what is owned by a hash table or a list of actions */
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#endif
+
 void hvi_out_unref(struct hvi_out *frame)
 {
     while (frame != NULL && --frame->refs == 0) {

@@ -426,7 +426,7 @@ static struct hvi_out *shared_part(struct hvi_core *core)
 {
     Hvi__Welcome w = HVI__WELCOME__INIT;
     Hvi__Peer *peers = hvi_core_alloc(core, (size_t)core->size, sizeof *peers);
-    Hvi__Peer **list = hvi_core_alloc(core, (size_t)core->size, sizeof *list);
+    Hvi__Peer **list = hvi_core_alloc(core, (size_t)core->size, sizeof(Hvi__Peer *));
     struct hvi_out *f = NULL;
     enum hvd_status rc;
 

@@ -97,6 +97,7 @@ static void free_op(struct hvi_core *core, struct op *op)
         hvi_request_free(v->req);
         free(v);
     }
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the table */
     HASH_DEL(core->ops, op);
     free(op->key.bytes);
     free(op);
@@ -569,6 +570,7 @@ void hvi_negotiate_begin(struct hvi_core *core)
     core->join_generation = 0;
     core->gone_any = false;
     core->stall_over = false;
+    core->called_ms = -1;
     memset(&core->gone, 0, sizeof core->gone);
     (void)hvi_psets_make(core, all, core->size);
 }

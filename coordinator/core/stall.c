@@ -10,7 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/assert.h"
 #include "proto/base/names.h"
+
+#if defined(__GNUC__) && !defined(__clang__)
+/* gcc 12's analyzer loses what is owned by a hash table or a list of actions */
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#endif
 
 #define STALLS_MAX 1024 /* remembered names */
 #define SHOWN_MAX 8     /* ranks in one report */
@@ -57,10 +63,26 @@ static bool collecting(const struct stall *s)
     return s->reported_ms < 0;
 }
 
+/* When the process set calls that wait are to be reported, -1: not at all. */
+static int64_t calls_due(const struct hvi_core *core)
+{
+    int64_t since = -1;
+
+    if (core->ncalling == 0 || core->cfg.stall_warn_ms == 0 || core->phase != EP_OPEN)
+        return -1;
+    for (int32_t r = 0; r < core->size; r++)
+        if (core->members[r].calls != NULL &&
+            (since < 0 || core->members[r].call_ms < since))
+            since = core->members[r].call_ms;
+    if (core->called_ms > since)
+        since = core->called_ms;
+    return since + core->cfg.stall_warn_ms;
+}
+
 int64_t hvi_stall_deadline(const struct hvi_core *core)
 {
     const struct stall *s;
-    int64_t at = -1;
+    int64_t at = calls_due(core);
 
     for (s = core->stalls; s != NULL; s = s->hh.next)
         if (collecting(s) && (at < 0 || s->due_ms < at))
@@ -232,7 +254,10 @@ static void word_report(const struct hvi_core *core, const struct stall *s,
     op_name(s, name);
     for (int32_t r = 0; r < core->size; r++)
         n += rankset_has(&s->missing, r);
-    hvi_text_op(t, s->kind, name, s->pset);
+    if (s->kind == HVD_KIND_UNSET)
+        hvi_text_add_peer(t, name);
+    else
+        hvi_text_op(t, s->kind, name, s->pset);
     hvi_text_add(t, " has waited %.1f s for ", (double)s->waited_ms / 1e3);
     for (int32_t r = 0; r < core->size && shown < SHOWN_MAX; r++) {
         if (!rankset_has(&s->missing, r))
@@ -289,21 +314,22 @@ static void forget_old(struct hvi_core *core)
     }
 }
 
-static struct stall *get_stall(struct hvi_core *core, const Hvi__Stalled *m)
+static struct stall *get_stall(struct hvi_core *core, uint32_t pset, const char *name)
 {
     uint8_t bytes[4 + HVD_NAME_MAX];
-    size_t n = strnlen(m->name, HVD_NAME_MAX);
+    size_t n = strnlen(name, HVD_NAME_MAX);
     struct hvi_cursor cur;
     struct stall *s;
 
     hvi_cursor_init(&cur, bytes, sizeof bytes);
-    hvi_put_u32(&cur, m->pset);
-    hvi_put_bytes(&cur, m->name, n);
+    hvi_put_u32(&cur, pset);
+    hvi_put_bytes(&cur, name, n);
     HASH_FIND(hh, core->stalls, bytes, 4 + n, s);
     if (s != NULL)
         return s;
     if (HASH_COUNT(core->stalls) >= STALLS_MAX)
         forget_old(core);
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the table */
     if (HASH_COUNT(core->stalls) >= STALLS_MAX)
         return NULL;
     s = hvi_core_alloc(core, 1, sizeof *s);
@@ -316,7 +342,7 @@ static struct stall *get_stall(struct hvi_core *core, const Hvi__Stalled *m)
         return NULL;
     }
     memcpy(s->key.bytes, bytes, s->key.size);
-    s->pset = m->pset;
+    s->pset = pset;
     HASH_ADD_KEYPTR(hh, core->stalls, s->key.bytes, s->key.size, s);
     if (s->hh.tbl != NULL)
         return s;
@@ -370,7 +396,7 @@ void hvi_stall_reported(struct hvi_core *core, struct conn *c, const Hvi__Stalle
     find_missing(core, c, set, m, &missing);
     if (no_ranks(&missing))
         return;
-    s = get_stall(core, m);
+    s = get_stall(core, m->pset, m->name);
     if (s == NULL)
         return;
     fresh = s->probe == 0 && s->reported_ms == 0;
@@ -403,7 +429,13 @@ void hvi_stall_probe_reply(struct hvi_core *core, struct conn *c,
 /* A process in one of these states does not answer for itself. */
 static bool mute(const char *state)
 {
-    return strncmp(state, "running", 7) != 0 && strncmp(state, "sleeping", 8) != 0;
+    static const char *const states[] = {"stopped", "traced", "zombie",
+                                         "gone",    "exited", "not started"};
+
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++)
+        if (strcmp(state, states[i]) == 0)
+            return true;
+    return false;
 }
 
 void hvi_stall_proc_state(struct hvi_core *core, const struct conn *c,
@@ -431,10 +463,38 @@ void hvi_stall_proc_state(struct hvi_core *core, const struct conn *c,
         report_if_complete(core, s);
 }
 
+/* hvd_pset_add and hvd_pset_remove wait for every rank, and no rank reports them. */
+static void report_calls(struct hvi_core *core)
+{
+    const struct member *oldest = NULL;
+    struct rankset missing = {{0}};
+    struct stall *s;
+
+    for (int32_t r = 0; r < core->size; r++) {
+        const struct member *m = &core->members[r];
+
+        if (m->calls == NULL)
+            rankset_add(&missing, r);
+        else if (oldest == NULL || m->call_ms < oldest->call_ms)
+            oldest = m;
+    }
+    HVI_ASSERT(oldest != NULL);
+    core->called_ms = core->now;
+    s = get_stall(core, 0, oldest->calls->add ? "hvd_pset_add" : "hvd_pset_remove");
+    if (s == NULL || (s->probe != 0 && collecting(s)))
+        return;
+    s->kind = HVD_KIND_UNSET;
+    s->waited_ms = (uint64_t)(core->now - oldest->call_ms);
+    start_report(core, s, &missing);
+}
+
 void hvi_stall_tick(struct hvi_core *core)
 {
+    int64_t due = calls_due(core);
     struct stall *s, *tmp;
 
+    if (due >= 0 && core->now >= due)
+        report_calls(core);
     HASH_ITER(hh, core->stalls, s, tmp)
     {
         if (!collecting(s) || core->now < s->due_ms)

@@ -111,7 +111,7 @@ struct member {
     uint64_t pending_bytes;
     struct pset_call *calls, *last_call; /* process set calls, oldest first */
     uint32_t ncalls;
-    int64_t call_ms;
+    int64_t call_ms; /* since when the oldest waits */
 };
 
 struct pset {
@@ -183,58 +183,57 @@ struct stall_answer {
 };
 
 struct hvi_core {
-    uint32_t magic;
     struct hvi_core_config cfg;
-    bool oom, finished;
+    struct hvi_actions *out; /* of the step under way */
     int64_t now;
-    struct hvi_actions *out;
+    uint32_t magic;
+    bool oom, finished;
+    bool may_fall_back, even; /* epoch */
+    bool lost_any;            /* a rank, over the whole life */
+    bool gone_any;            /* somebody said BYE in this epoch */
+    bool stall_over;          /* the shutdown for stalls was done */
 
+    /* connections */
     struct conn *conns;
     struct hvi_link waiting; /* of conn.link, in order of arrival */
-    int32_t nwaiting;
-    int64_t start_by_ms;   /* -1: nobody waits */
-    struct proc *procs;    /* [np] */
-    struct served *served; /* [nserved] */
-    int32_t nserved, nagents;
+    int64_t start_by_ms;     /* -1: nobody waits */
+    struct proc *procs;      /* [np] */
+    struct served *served;   /* [nserved] */
+    int32_t nwaiting, nserved, nagents;
 
     /* epoch */
-    uint32_t epoch;
+    uint32_t epoch, attempt, plane;
     enum epoch_phase phase;
-    uint32_t attempt, plane;
-    bool may_fall_back, even;
     int32_t size;
     struct member *members; /* [size] */
     struct hvi_place *places;
     struct hvi_out *peers; /* shared part of WELCOME */
     int64_t form_by_ms;
+    int64_t idle_ms; /* since when nothing is going on after an epoch, -1 */
     uint8_t key[HVI_EPOCH_KEY_BYTES];
+    struct rankset gone; /* members that said BYE */
     int32_t nlive;       /* members that have not ended */
     int32_t nverdicts;   /* members with a verdict_ms */
-    bool lost_any;       /* over the whole life */
-    int64_t idle_ms;     /* since when nothing is going on after an epoch, -1 */
-    bool gone_any;       /* somebody said BYE in this epoch */
-    struct rankset gone; /* members that said BYE */
 
     /* negotiation */
+    int32_t njoined, last_joined;
+    int32_t ncalling; /* members with a process set call that waits */
+    uint32_t join_generation, next_pset;
+    uint32_t nslots_used; /* ids ever used in this epoch */
+    uint32_t nfree, nqueue;
     struct pset *psets;
-    uint32_t next_pset;
     struct op *ops;
     struct slot *slots; /* [cache_capacity] */
     struct slot *by_name;
-    uint32_t nslots_used; /* ids ever used in this epoch */
     uint32_t *free_ids;
-    uint32_t nfree;
-    struct hvi_link lru, partial;
     uint32_t *queue; /* complete ids, [cache_capacity] */
-    uint32_t nqueue;
+    struct hvi_link lru, partial;
     uint64_t seq;
-    int32_t njoined, last_joined;
-    uint32_t join_generation;
 
     /* stalls */
     struct stall *stalls;
     uint64_t next_probe;
-    bool stall_over; /* the shutdown was done */
+    int64_t called_ms; /* when waiting process set calls were reported last, -1 */
 };
 
 /* ---- core.c */

@@ -62,6 +62,16 @@ static void finish_output(struct hvi_net_conn *c)
     }
 }
 
+/* A peer that hung up may have said BYE before: what it sent is still read, and the end
+ * that follows is told. Other errors are the end. */
+static void write_failed(struct hvi_net_conn *c, int error)
+{
+    hvi_buf_clear(&c->tx);
+    c->deaf = true;
+    if (error != UV_EPIPE && error != UV_ECONNRESET)
+        tell_end(c, false, uv_strerror(error));
+}
+
 static void written_cb(uv_write_t *req, int status)
 {
     struct hvi_net_conn *c = req->data;
@@ -72,11 +82,8 @@ static void written_cb(uv_write_t *req, int status)
         hvi_buf_fini(&c->writing);
     if (c->state == HVI_NET_CLOSED)
         return;
-    if (status < 0) {
-        hvi_buf_clear(&c->tx);
-        c->peer_ended = true;
-        tell_end(c, false, uv_strerror(status));
-    }
+    if (status < 0)
+        write_failed(c, status);
     hvi_net_flush(c);
 }
 
@@ -88,6 +95,8 @@ void hvi_net_flush(struct hvi_net_conn *c)
 
     if (c->state == HVI_NET_CLOSED || c->write_busy)
         return;
+    if (c->deaf)
+        hvi_buf_clear(&c->tx);
     if (hvi_buf_size(&c->tx) > 0) {
         buf =
             uv_buf_init((char *)c->tx.data + c->tx.off, (unsigned)hvi_buf_size(&c->tx));
@@ -106,7 +115,7 @@ void hvi_net_flush(struct hvi_net_conn *c)
         if (n != 0) {
             c->write_busy = false;
             hvi_buf_clear(&c->writing);
-            tell_end(c, false, uv_strerror(n));
+            write_failed(c, n);
         }
     }
     finish_output(c);
@@ -123,7 +132,7 @@ void hvi_net_send(struct hvi_net_conn *c, const struct hvi_buf *frame, bool last
     char why[80];
     enum hvd_status rc;
 
-    if (c->state != HVI_NET_OPEN || c->told)
+    if (c->state != HVI_NET_OPEN || c->told || (c->deaf && !last))
         return;
     if (droppable && backlog(c) > HVI_NET_DROP_AT)
         return;
@@ -180,6 +189,7 @@ static void got_hello(struct hvi_net_conn *c)
         return;
     }
     c->state = HVI_NET_PROOF;
+    c->ops->on_hello(c);
     hvi_net_flush(c);
 }
 

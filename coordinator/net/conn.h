@@ -34,6 +34,8 @@ enum hvi_net_state {
 struct hvi_net_conn;
 
 struct hvi_net_ops {
+    /** The hello is right: PROOF. It may be a replay. Once. */
+    void (*on_hello)(struct hvi_net_conn *c);
     /** The peer has proven the key; frames follow. Once. */
     void (*on_open)(struct hvi_net_conn *c);
     /** A whole frame; payload is borrowed. May end the connection. */
@@ -70,9 +72,10 @@ struct hvi_net_conn {
     uv_write_t write_req;
     uv_shutdown_t shutdown_req;
     bool write_busy, shut, peer_ended, told;
+    bool deaf; /* it has hung up: nothing is written any more */
     /* the server's */
     int64_t since_ms;     /* entered the list it is in */
-    struct hvi_link list; /* fresh, ending */
+    struct hvi_link list; /* fresh, proving, ending */
     struct hvi_link dirty, ended;
     bool end_clean;
     char *end_text;

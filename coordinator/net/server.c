@@ -1,8 +1,10 @@
 /*
  * Events reach the core one at a time: step() runs the core, performs its actions, then
  * takes what ended meanwhile (a peer too slow to read) as the next event. Connections
- * that have not proven the key are few: beyond HVI_FRESH_MAX the oldest makes room once
- * it is HVI_FRESH_YIELD_MS old; until then new ones wait in the listener's backlog.
+ * that have not said a right hello are few: beyond HVI_FRESH_MAX the oldest makes room
+ * once it is HVI_FRESH_YIELD_MS old; until then new ones wait in the listener's
+ * backlog. Those whose hello was right and whose first record is still to come may be a
+ * whole job's ranks, or replays.
  */
 #include "coordinator/net/server.h"
 
@@ -16,9 +18,15 @@
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
+#if defined(__GNUC__) && !defined(__clang__)
+/* gcc 12's analyzer loses what is owned by a hash table */
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#endif
+
 #define HVI_FRESH_MAX 64
 #define HVI_FRESH_YIELD_MS 100
-#define HVI_FRESH_MS 5000  /* handshake and first record */
+#define HVI_FRESH_MS 5000 /* for the hello, then for the first record */
+#define HVI_PROVING_MAX (HVD_RANKS_MAX + 64)
 #define HVI_ENDING_MS 2000 /* our end is written: the peer's must come */
 #define HVI_FINISH_MS 1000 /* at the end of the job, for all */
 #define LOG_BURST 10       /* lines about strangers; then one in LOG_EVERY_MS */
@@ -36,8 +44,8 @@ struct hvi_server {
     uv_timer_t timer;
     struct hvi_net_conn *conns; /* by id */
     uint64_t next_id;
-    struct hvi_link fresh, ending, dirty, ended;
-    uint32_t nfresh;
+    struct hvi_link fresh, proving, ending, dirty, ended;
+    uint32_t nfresh, nproving;
     bool stepping, closing, finished, told;
     int status;
     int64_t finish_by_ms, core_deadline_ms;
@@ -80,20 +88,28 @@ static void log_stranger(struct hvi_server *s, const struct hvi_net_conn *c,
 
 /* ---- lists of connections with a deadline */
 
-static void unlist(struct hvi_server *s, struct hvi_net_conn *c, bool fresh)
+static void unlist(struct hvi_server *s, struct hvi_net_conn *c)
 {
     if (hvi_list_empty(&c->list))
         return;
     hvi_list_remove(&c->list);
-    if (fresh)
+    if (c->state == HVI_NET_HELLO)
         s->nfresh--;
+    else if (c->state == HVI_NET_PROOF)
+        s->nproving--;
+}
+
+static void enlist(struct hvi_link *list, struct hvi_net_conn *c)
+{
+    c->since_ms = hvi_now_ms();
+    hvi_list_append(list, &c->list);
 }
 
 static void close_conn(struct hvi_server *s, struct hvi_net_conn *c)
 {
-    bool fresh = c->state == HVI_NET_HELLO || c->state == HVI_NET_PROOF;
+    bool fresh = c->state == HVI_NET_HELLO;
 
-    unlist(s, c, fresh);
+    unlist(s, c);
     hvi_list_remove(&c->dirty);
     hvi_list_remove(&c->ended);
     hvi_net_close(c);
@@ -108,8 +124,7 @@ static void end_conn(struct hvi_server *s, struct hvi_net_conn *c)
         return;
     }
     hvi_list_remove(&c->ended);
-    c->since_ms = hvi_now_ms();
-    hvi_list_append(&s->ending, &c->list);
+    enlist(&s->ending, c);
     hvi_net_end(c);
 }
 
@@ -144,10 +159,8 @@ static void do_send(struct hvi_server *s, const struct hvi_action *a)
     hvi_buf_fini(&frame);
     if (hvi_list_empty(&c->dirty))
         hvi_list_append(&s->dirty, &c->dirty);
-    if (c->state == HVI_NET_ENDING && hvi_list_empty(&c->list)) {
-        c->since_ms = hvi_now_ms();
-        hvi_list_append(&s->ending, &c->list);
-    }
+    if (c->state == HVI_NET_ENDING && hvi_list_empty(&c->list))
+        enlist(&s->ending, c);
 }
 
 static void perform(struct hvi_server *s, const struct hvi_action *a)
@@ -273,6 +286,19 @@ static void step(struct hvi_server *s, const struct hvi_event *ev)
 
 /* ---- connections */
 
+static void on_hello(struct hvi_net_conn *c)
+{
+    struct hvi_server *s = c->owner;
+
+    hvi_list_remove(&c->list); /* of the fresh */
+    s->nfresh--;
+    if (s->nproving == HVI_PROVING_MAX)
+        close_conn(s, first_of(&s->proving));
+    enlist(&s->proving, c);
+    s->nproving++;
+    try_accept(s);
+}
+
 static void on_open(struct hvi_net_conn *c)
 {
     struct hvi_server *s = c->owner;
@@ -282,7 +308,8 @@ static void on_open(struct hvi_net_conn *c)
                            .agent = c->role == HVI_ROLE_AGENT,
                            .entropy = entropy};
 
-    unlist(s, c, true);
+    hvi_list_remove(&c->list); /* of the proving */
+    s->nproving--;
     hvi_log_debug("net", "conn=%llu peer=%s %s", (unsigned long long)c->id, c->peer,
                   ev.agent ? "agent" : "worker");
     if (hvi_random(entropy, sizeof entropy) != HVD_OK) {
@@ -291,7 +318,6 @@ static void on_open(struct hvi_net_conn *c)
     }
     step(s, &ev);
     hvi_wipe(entropy, sizeof entropy);
-    try_accept(s);
 }
 
 static void on_end(struct hvi_net_conn *c, bool clean, const char *why)
@@ -370,8 +396,8 @@ static void on_closed(struct hvi_net_conn *c)
     arm(s);
 }
 
-static const struct hvi_net_ops net_ops = {on_open, on_frame, on_end, on_done,
-                                           on_closed};
+static const struct hvi_net_ops net_ops = {on_hello, on_open, on_frame,
+                                           on_end,   on_done, on_closed};
 
 /* ---- accepting */
 
@@ -396,8 +422,7 @@ static void accept_one(struct hvi_server *s)
         log_stranger(s, c, err.text);
         return;
     }
-    c->since_ms = hvi_now_ms();
-    hvi_list_append(&s->fresh, &c->list);
+    enlist(&s->fresh, c);
     s->nfresh++;
 }
 
@@ -413,7 +438,7 @@ static void try_accept(struct hvi_server *s)
             arm(s);
             return;
         }
-        log_stranger(s, oldest, "its handshake was slow and others were waiting");
+        log_stranger(s, oldest, "its hello was slow and others were waiting");
         s->waiting_to_accept = false; /* not again from inside */
         close_conn(s, oldest);
     }
@@ -452,7 +477,11 @@ static void timer_cb(uv_timer_t *t)
     struct hvi_net_conn *c;
 
     while ((c = first_of(&s->fresh)) != NULL && now >= c->since_ms + HVI_FRESH_MS) {
-        log_stranger(s, c, "no handshake within 5 s");
+        log_stranger(s, c, "no hello within 5 s");
+        close_conn(s, c);
+    }
+    while ((c = first_of(&s->proving)) != NULL && now >= c->since_ms + HVI_FRESH_MS) {
+        log_stranger(s, c, "no frame within 5 s of its hello");
         close_conn(s, c);
     }
     while ((c = first_of(&s->ending)) != NULL && now >= c->since_ms + HVI_ENDING_MS)
@@ -476,6 +505,9 @@ static void arm(struct hvi_server *s)
     if (c != NULL)
         sooner(&at, c->since_ms +
                         (s->waiting_to_accept ? HVI_FRESH_YIELD_MS : HVI_FRESH_MS));
+    c = first_of(&s->proving);
+    if (c != NULL)
+        sooner(&at, c->since_ms + HVI_FRESH_MS);
     c = first_of(&s->ending);
     if (c != NULL)
         sooner(&at, c->since_ms + HVI_ENDING_MS);
@@ -514,6 +546,7 @@ enum hvd_status hvi_server_new(uv_loop_t *loop, const struct hvi_core_config *co
     memcpy(s->key, key, sizeof s->key);
     memcpy(s->job_id, job_id, sizeof s->job_id);
     hvi_list_init(&s->fresh);
+    hvi_list_init(&s->proving);
     hvi_list_init(&s->ending);
     hvi_list_init(&s->dirty);
     hvi_list_init(&s->ended);

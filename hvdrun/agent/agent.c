@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "hvdrun/agent/cgroup.h"
@@ -25,6 +24,7 @@
 #include "hvdrun/agent/procstat.h"
 #include "hvdrun/agent/rank.h"
 #include "hvdrun/rundir.h"
+#include "hvdrun/strays.h"
 #include "hvdrun/topo/topo.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
@@ -34,6 +34,7 @@
 #pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
 #endif
 
+#define STRAYS_MS 200 /* for descendants that left their process group to be gone */
 #define LINGER_MS                                                                      \
     250 /* how long a descendant may hold an ended worker's output, twice */
 #define ALL_WINDOWS_BYTES (64u * 1024 * 1024) /* unacknowledged output of all ranks */
@@ -618,39 +619,6 @@ static void say_up(struct agent *a)
     send_msg(a, HVI_MSG_AGENT_UP, &up);
 }
 
-/* What left its process group and was inherited by us, the subreaper. */
-static void kill_strays(const struct hvi_keeper *keeper)
-{
-    char path[64], text[4096];
-
-    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
-    for (int round = 0; round < 20; round++) {
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-        char *save = NULL;
-        int found = 0;
-
-        if (fd >= 0)
-            close(fd);
-        if (n <= 0)
-            return;
-        text[n] = '\0';
-        for (char *w = strtok_r(text, " ", &save); w != NULL;
-             w = strtok_r(NULL, " ", &save)) {
-            pid_t pid = (pid_t)strtol(w, NULL, 10);
-
-            if (pid <= 1 || pid == keeper->pid)
-                continue;
-            found++;
-            kill(pid, SIGKILL);
-            waitpid(pid, NULL, WNOHANG);
-        }
-        if (found == 0)
-            return;
-        usleep(2000);
-    }
-}
-
 static void free_agent(struct agent *a)
 {
     for (int i = 0; i < a->nranks; i++)
@@ -715,7 +683,7 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
     say_up(a);
     uv_run(&a->loop, UV_RUN_DEFAULT);
     uv_loop_close(&a->loop);
-    kill_strays(keeper);
+    hvi_strays_kill(keeper->pid, STRAYS_MS);
     hvi_keeper_stop(keeper);
     free_agent(a);
     return 0;

@@ -80,3 +80,24 @@ echo "ok environment larger than a message: status 125"
     [ "$(wc -l <err)" = 1 ] || die "not one line"
 ) || exit 1
 echo "ok helpers missing: status 125"
+
+# helpers of another version say so in their first message
+cat >other.py <<'END'
+import os, struct, sys
+# AGENT_UP (113) or COORD_UP (97): a frame with version "9.9.9"
+kind, field = (113, 1) if sys.argv[1] == "agent" else (97, 2)
+body = bytes([field << 3 | 2, 5]) + b"9.9.9"
+os.write(1, struct.pack("<HBBHHI", 0x4856, 1, 0, kind, 0, len(body)) + body)
+sys.stdin.buffer.read()
+END
+for part in agent coordinator; do
+    mkdir bin-$part
+    cp "$HVD_BUILD"/bin/hvdrun "$HVD_BUILD"/bin/hvd-* bin-$part/
+    printf '#!/bin/sh\nexec python3 %s/other.py %s\n' "$T" $part >bin-$part/hvd-$part
+    chmod +x bin-$part/hvd-$part
+    run bin-$part/hvdrun -np 2 true
+    expect_status 125
+    expect_line err "^hvdrun: the $part.* is of version 9.9.9, this hvdrun of [0-9.]+; install the same"
+    [ "$(wc -l <err)" = 1 ] || die "not one line"
+    echo "ok $part of another version: both are named, status 125"
+done

@@ -65,6 +65,30 @@ expect_status 125
 expect_line err '^hvdrun: --output-filename: /proc/no'
 echo "ok --output-filename"
 
+cat >terminal.py <<'END'
+import os, pty, sys
+pid, fd = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+seen = b""
+while True:
+    try:
+        seen += os.read(fd, 65536)
+    except OSError:
+        break
+    if b"name? " in seen and b"Ann" not in seen:
+        os.write(fd, b"Ann\n")
+sys.stdout.buffer.write(seen)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+END
+run python3 terminal.py hvdrun -np 2 sh -c 'echo tty=$HVD_TTY; [ $HVD_RANK = 0 ] || exit 0; printf "name? "; read -r name; echo "hello $name" >&2'
+expect_status 0
+expect_line out '^\[1\]<stdout>:tty=1'
+expect_line out '^\[0\]<stderr>:hello Ann'
+run hvdrun -np 1 sh -c 'echo "tty=$HVD_TTY"'
+expect_line out ':tty=$'
+echo "ok on a terminal: a question is seen and its answer read"
+
 # a reader that is slow: hvdrun holds back the ranks and keeps its memory small
 hvdrun -np 2 sh -c 'yes 0123456789012345678901234567890123456789 | head -n 2000000' | (
     sleep 2

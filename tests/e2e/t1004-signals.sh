@@ -92,3 +92,30 @@ start -np 2 sh -c "setsid sh -c 'sleep 100' & $plain"
 kill -TERM $pid
 finish 143 4000
 echo "ok a descendant that left its process group ends too"
+
+cat >ctrl-c.py <<'END'
+import os, pty, sys
+keys = sys.argv[1].encode().decode("unicode_escape").encode()
+pid, fd = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[2], sys.argv[2:])
+seen = b""
+while True:
+    try:
+        seen += os.read(fd, 65536)
+    except OSError:
+        break
+    if seen.count(b"ready") >= 2 and keys:
+        os.write(fd, keys)
+        keys = b""
+sys.stdout.buffer.write(seen)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+END
+run python3 ctrl-c.py '\x03' hvdrun -np 2 sh -c 'trap "echo int; exit 3" INT; echo ready; while :; do sleep 0.1; done'
+expect_status 130
+[ "$(grep -c '>:int' out)" = 2 ] || die "each rank takes one SIGINT"
+expect_line out 'hvdrun: interrupted: asking 2 ranks to end'
+run python3 ctrl-c.py '\x03' hvdrun -np 2 --grace 1 sh -c "$deaf"
+expect_status 130
+expect_within 4000
+echo "ok Ctrl-C on a terminal"

@@ -5,9 +5,10 @@
 . "$HVD_SRC/tests/e2e/lib.sh"
 phases=${HVD_E2E_PHASES:-20}
 
-# Each rank has children of its own, one of them in the background.
+# Each rank has children of its own, one in the background and one in a session of its own.
 cat >tree.sh <<'END'
 sleep 300 &
+setsid sleep 300 &
 sleep 300
 END
 

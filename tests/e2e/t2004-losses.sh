@@ -110,6 +110,7 @@ wait $coord || status=$?
 start sleep 2 '--stall-warning 1 --stall-shutdown 3'
 ended 0 3
 ended 1 3
+# shellcheck disable=SC2154 # start() sets it
 kill -KILL "$w2"
 grep -q "allreduce 'v' has waited 1\.[0-9] s for rank 2 (host .*): in the program; last submitted 'v'" \
     c.err || fail "no stall report"

@@ -65,12 +65,12 @@ int main(void)
     need(hvd_init(NULL) == HVD_OK, "init");
     fork_once();
     printf("%.4f s a cycle, rank %d\n", each_s, hvd_rank());
-    need(each_s < 0.1, "a cycle takes under 0.1 s");
+    need(each_s < LIMIT_S, "a cycle takes little time");
     return 0; /* atexit says goodbye */
 }
 C
 # shellcheck disable=SC2086
-cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -I"$HVD_SRC/worker/include" cycle.c -o cycle \
+cc $HVD_E2E_CFLAGS -DLIMIT_S="${HVD_E2E_CFLAGS:+10*}0.1" -std=gnu11 -Wall -Wextra -Werror -I"$HVD_SRC/worker/include" cycle.c -o cycle \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 ./cycle
 for np in 2 4; do

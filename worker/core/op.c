@@ -100,8 +100,10 @@ static void queue_done(hvd_handle handle)
 void hvi_op_complete(struct hvi_op *op, enum hvd_status status, const char *text)
 {
     HVI_ASSERT(hvi_op_status(op) == HVD_INPROGRESS && status != HVD_INPROGRESS);
-    if (status != HVD_OK && text != NULL)
+    if (status != HVD_OK && text != NULL && text != op->error) {
+        free(op->error);
         op->error = strdup(text);
+    }
     atomic_store(&op->status, (uint32_t)status);
     if (atomic_load(&op->waiters) > 0)
         syscall(SYS_futex, &op->status, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);

@@ -437,3 +437,28 @@ Test(stall, remembers_a_bounded_number_of_names, .timeout = 20)
     feed_has(f, "send 2 PROBE");
     feed_free(f);
 }
+
+Test(stall, process_set_calls_are_watched_too, .timeout = 10)
+{
+    static const int32_t set[] = {0, 1};
+    struct feed *f = stalled(false, 0);
+
+    feed_pset_add(f, 1, 2, set);
+    feed_wait(f, 4000);
+    feed_pset_add(f, 2, 2, set);
+    feed_wait(f, 5999);
+    feed_is(f, "");
+    feed_wait(f, 1);
+    feed_is(f, "send 3 PROBE probe=1\n");
+    feed_probe_reply(f, 3, 1, "has submitted nothing yet");
+    feed_is(f,
+            "note stall text='hvd_pset_add has waited 10.0 s for rank 2 (host a, pid "
+            "102): has submitted nothing yet'\n");
+    feed_wait(f, 9000);
+    feed_is(f, "");
+    feed_wait(f, 1000);
+    feed_is(f, "send 3 PROBE probe=2\n");
+    feed_pset_add(f, 3, 2, set);
+    feed_has(f, "send 1 PSET_REPLY add pset=1 HVD_OK");
+    feed_free(f);
+}

@@ -79,6 +79,53 @@ static void expect_bytes(struct rank *r, const void *got, const void *want,
         }
 }
 
+/* Over the members of each host, then over the hosts. A rank that has joined brings the
+ * neutral element itself. */
+static void want_two_levels(struct rank *r, void *out, const void *const *src,
+                            int64_t count, const struct hvi_group *g, double post)
+{
+    size_t bytes = (size_t)count * hvi_dtype_size(g->dtype);
+    bool half = g->dtype == HVD_FLOAT16 || g->dtype == HVD_BFLOAT16;
+    char *neutral = rank_alloc(r, bytes);
+    char *partials = rank_alloc(r, bytes * (size_t)g->nmembers);
+    const void *here[WORLD_MAX];
+    const void *hosts[WORLD_MAX];
+    int nhosts = 0;
+
+    hvi_reduce_neutral(neutral, count, g->dtype, g->reduce_op);
+    for (int m = 0; m < g->nmembers;) {
+        int32_t host = r->w->host_of[g->members[m]];
+        char *partial = partials + bytes * (size_t)nhosts;
+        int n = 0;
+
+        for (; m < g->nmembers && r->w->host_of[g->members[m]] == host; m++)
+            here[n++] = src[m] != NULL ? src[m] : neutral;
+        ref_fold(partial, here, n, count, g->dtype, g->reduce_op, g->prescale, 1);
+        hosts[nhosts++] = partial;
+    }
+    (half ? ref_fold_hosts : ref_fold)(out, hosts, nhosts, count, g->dtype,
+                                       g->reduce_op, 1, post);
+    free(neutral);
+    free(partials);
+}
+
+/* The rule of hosts.h. */
+static bool folds_on_two_levels(const struct rank *r, const struct hvi_group *g)
+{
+    int hosts = 1;
+
+    for (int m = 1; m < g->nmembers; m++)
+        hosts += r->w->host_of[g->members[m]] != r->w->host_of[g->members[m - 1]];
+    return r->w->plane == WORLD_HOSTS && g->kind == HVD_ALLREDUCE && hosts > 1 &&
+           hosts < g->nmembers &&
+           (g->prescale == 1.0 || g->reduce_op == HVD_SUM || g->reduce_op == HVD_AVERAGE);
+}
+
+static bool inside_one_host(const struct rank *r, const struct hvi_group *g)
+{
+    return r->w->host_of[g->members[0]] == r->w->host_of[g->members[g->nmembers - 1]];
+}
+
 /* The TCP plane has a host per rank: 16-bit floats are rounded after every one. */
 static void want_fold(struct rank *r, void *out, const void *const *src, int64_t count,
                       const struct hvi_group *g)
@@ -91,7 +138,11 @@ static void want_fold(struct rank *r, void *out, const void *const *src, int64_t
         post *= 1.0 / g->nmembers;
     for (int k = 0; k < g->nmembers; k++)
         present += src[k] != NULL;
-    if (r->w->plane == WORLD_TCP && half && present > 1)
+    if (folds_on_two_levels(r, g))
+        want_two_levels(r, out, src, count, g, post);
+    else if (half && present > 1 &&
+             (r->w->plane == WORLD_TCP ||
+              (r->w->plane == WORLD_HOSTS && !inside_one_host(r, g))))
         ref_fold_hosts(out, src, g->nmembers, count, g->dtype, g->reduce_op,
                        g->prescale, post);
     else
@@ -756,7 +807,7 @@ static void run_small_slots(enum world_plane plane, enum world_how how, int n,
 
     /* slots as small as they may be: a large size is little to compute */
     world_make(&w, plane, n, plane == WORLD_SHM ? 4096 : 256, 3);
-    t.large_bytes = plane == WORLD_SHM ? 3 * 4096 : 6 * 256 * (int64_t)(n > 2 ? n : 1);
+    t.large_bytes = plane != WORLD_TCP ? 3 * 4096 : 6 * 256 * (int64_t)(n > 2 ? n : 1);
     world_run(&w, how, run_table, &t, 60);
     world_free(&w);
 }
@@ -772,7 +823,8 @@ static uint64_t dtypes_for(int n)
     {                                                                                  \
         run_small_slots(PLANE, WORLD_HOW, n, (struct table){.dtypes = dtypes_for(n)}); \
     }
-#define TABLES(n) TABLE(shm, WORLD_SHM, n) TABLE(tcp, WORLD_TCP, n)
+#define TABLES(n)                                                                      \
+    TABLE(shm, WORLD_SHM, n) TABLE(tcp, WORLD_TCP, n) TABLE(hosts, WORLD_HOSTS, n)
 
 TABLES(1)
 TABLES(2)

@@ -34,12 +34,13 @@
 #include "proto/base/clock.h"
 #include "test.h"
 #include "worker/plane/cpu/cpu.h"
+#include "worker/plane/cpu/hosts.h"
 #include "worker/plane/cpu/tcp.h"
 #include "worker/plane/reduce/reduce.h"
 
 #define WORLD_MAX 64
 
-enum world_plane { WORLD_SHM, WORLD_TCP };
+enum world_plane { WORLD_SHM, WORLD_TCP, WORLD_HOSTS };
 enum world_how { WORLD_PROCESSES, WORLD_THREADS };
 
 /** Shared by all ranks and the test itself. */
@@ -56,7 +57,8 @@ struct world {
     int64_t part_bytes; /* tcp: 0 = as in real jobs */
     size_t size_bytes;
     void *mem;
-    struct hvi_bells *bells;
+    struct hvi_bells *bells; /* hosts: [n], the segment of host h is the h-th part */
+    int32_t host_of[WORLD_MAX];
     int fds[WORLD_MAX][WORLD_MAX];
     struct world_shared *shared;
     _Atomic(struct hvi_plane *) planes[WORLD_MAX]; /* threads: for stopping them */
@@ -132,18 +134,70 @@ static void world_sockets(struct world *w)
     close(listener);
 }
 
+/* Ranks on the same host as `rank`; the first of them. */
+static int world_host(const struct world *w, int rank, int *first)
+{
+    int count = 0;
+
+    for (int k = w->n - 1; k >= 0; k--)
+        if (w->host_of[k] == w->host_of[rank]) {
+            count++;
+            *first = k;
+        }
+    return count;
+}
+
+static size_t world_part(const struct world *w, size_t slot_bytes, int nslots)
+{
+    return sizeof(struct hvi_bells) + hvi_shm_size(w->n, slot_bytes, nslots);
+}
+
+static char *world_part_of(const struct world *w, int host)
+{
+    return (char *)w->mem + (size_t)host * world_part(w, 4096, 3);
+}
+
+/* Two equal hosts, or hosts of 2, 1, 3, 2, 1, 3, ... ranks. */
+static void world_hosts(struct world *w)
+{
+    static const int sizes[] = {2, 1, 3};
+    int hosts = 0;
+
+    if (w->plane == WORLD_HOSTS && w->n >= 4 && w->n % 2 == 0) {
+        for (int k = 0; k < w->n; k++)
+            w->host_of[k] = k / (w->n / 2);
+        return;
+    }
+    for (int k = 0; w->plane == WORLD_HOSTS && k < w->n; hosts++)
+        for (int i = 0; i < sizes[hosts % 3] && k < w->n; i++)
+            w->host_of[k++] = hosts;
+}
+
 static void world_segment(struct world *w, size_t slot_bytes, int nslots)
 {
     int fd = memfd_create("world", MFD_CLOEXEC);
 
-    w->size_bytes = sizeof(struct hvi_bells) + hvi_shm_size(w->n, slot_bytes, nslots);
+    w->size_bytes = world_part(w, slot_bytes, nslots);
+    if (w->plane == WORLD_HOSTS)
+        w->size_bytes *= (size_t)w->host_of[w->n - 1] + 1;
     cr_assert(fd >= 0 && ftruncate(fd, (off_t)w->size_bytes) == 0, "memfd: %s",
               strerror(errno));
     w->mem = mmap(NULL, w->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     cr_assert(w->mem != MAP_FAILED, "%zu bytes: %s", w->size_bytes, strerror(errno));
     close(fd);
     w->bells = w->mem;
-    hvi_shm_format(w->bells + 1, w->n, slot_bytes, nslots);
+    if (w->plane != WORLD_HOSTS) {
+        hvi_shm_format(w->bells + 1, w->n, slot_bytes, nslots);
+        return;
+    }
+    for (int k = 0; k < w->n; k++) {
+        int first = 0;
+        int count = world_host(w, k, &first);
+
+        if (first == k)
+            hvi_shm_format(world_part_of(w, w->host_of[k]) + sizeof(struct hvi_bells),
+                           count, slot_bytes, nslots);
+    }
 }
 
 /** part_bytes: the staging slot; tcp: the largest reduced message. 0: as in real jobs.
@@ -158,16 +212,19 @@ static void world_make(struct world *w, enum world_plane plane, int n,
     w->shared = mmap(NULL, sizeof(*w->shared), PROT_READ | PROT_WRITE,
                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert(w->shared != MAP_FAILED);
-    if (plane == WORLD_TCP)
+    world_hosts(w);
+    if (plane != WORLD_SHM)
         world_sockets(w);
-    else
+    if (plane == WORLD_HOSTS)
+        world_segment(w, 4096, 3);
+    else if (plane == WORLD_SHM)
         world_segment(w, part_bytes > 0 ? part_bytes : 256 * 1024,
                       nslots > 0 ? nslots : 4);
 }
 
 static void world_close(struct world *w, int but)
 {
-    if (w->plane != WORLD_TCP)
+    if (w->plane == WORLD_SHM)
         return;
     for (int i = 0; i < w->n; i++)
         for (int k = 0; k < w->n; k++)
@@ -186,15 +243,42 @@ static void world_free(struct world *w)
 
 /* ---- running */
 
+static enum hvd_status attach_tcp(struct rank *r, struct hvi_plane **out,
+                                  struct hvi_err *err)
+{
+    enum hvd_status rc = hvi_tcp_new(r->me, r->n, r->w->fds[r->me], out, err);
+
+    if (rc == HVD_OK && r->w->part_bytes > 0)
+        hvi_tcp_set_part(*out, r->w->part_bytes);
+    return rc;
+}
+
+static enum hvd_status attach_hosts(struct rank *r, struct hvi_err *err)
+{
+    struct hvi_bells *bells = (void *)world_part_of(r->w, r->w->host_of[r->me]);
+    struct hvi_plane *local = NULL;
+    struct hvi_plane *mesh = NULL;
+    int first = 0;
+    int count = world_host(r->w, r->me, &first);
+    enum hvd_status rc = hvi_shm_attach(bells + 1, bells, r->me - first, count,
+                                        r->all + first, &local, err);
+
+    if (rc == HVD_OK)
+        rc = attach_tcp(r, &mesh, err);
+    if (rc == HVD_OK)
+        rc = hvi_hosts_new(r->me, r->n, r->w->host_of, local, mesh, &r->p, err);
+    return rc;
+}
+
 static void rank_attach(struct rank *r)
 {
     struct hvi_err err = {{0}};
     enum hvd_status rc;
 
-    if (r->w->plane == WORLD_TCP) {
-        rc = hvi_tcp_new(r->me, r->n, r->w->fds[r->me], &r->p, &err);
-        if (rc == HVD_OK && r->w->part_bytes > 0)
-            hvi_tcp_set_part(r->p, r->w->part_bytes);
+    if (r->w->plane == WORLD_HOSTS) {
+        rc = attach_hosts(r, &err);
+    } else if (r->w->plane == WORLD_TCP) {
+        rc = attach_tcp(r, &r->p, &err);
     } else {
         rc = hvi_shm_attach(r->w->bells + 1, r->w->bells, r->me, r->n, r->all, &r->p,
                             &err);

@@ -1,0 +1,244 @@
+#include "test.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "hvdrun/chan.h"
+#include "proto/base/clock.h"
+
+/* What one side has seen. */
+struct seen {
+    int frames, ends, drains;
+    uint32_t last_type;
+    int32_t last_rank;
+    size_t bytes;
+    char err[256];
+    bool close_in_frame;
+};
+
+static uv_loop_t loop;
+static struct hvi_chan a, b;
+static struct seen at_a, at_b;
+
+static void on_frame(struct hvi_chan *c, const struct hvi_msg *msg)
+{
+    struct seen *s = c->data;
+
+    s->frames++;
+    s->last_type = msg->type;
+    if (msg->type == HVI_MSG_OUTPUT) {
+        s->last_rank = ((const Hvi__Output *)msg->body)->rank;
+        s->bytes += ((const Hvi__Output *)msg->body)->data.len;
+    }
+    if (s->close_in_frame)
+        hvi_chan_close(c);
+}
+
+static void on_end(struct hvi_chan *c, const char *err)
+{
+    struct seen *s = c->data;
+
+    s->ends++;
+    snprintf(s->err, sizeof s->err, "%s", err != NULL ? err : "");
+}
+
+static void on_drain(struct hvi_chan *c)
+{
+    ((struct seen *)c->data)->drains++;
+}
+
+static const struct hvi_chan_ops ops = {on_frame, on_end, on_drain};
+
+/* Two channels, ends of two pipes. raw_fd != NULL: only b; a's side is raw. */
+static void begin(int raw[2])
+{
+    int there[2], back[2];
+    struct hvi_err err = {""};
+
+    memset(&at_a, 0, sizeof at_a);
+    memset(&at_b, 0, sizeof at_b);
+    cr_assert_eq(uv_loop_init(&loop), 0);
+    cr_assert_eq(pipe2(there, O_CLOEXEC), 0);
+    cr_assert_eq(pipe2(back, O_CLOEXEC), 0);
+    cr_assert_eq(hvi_chan_open(&b, &loop, there[0], back[1], &ops, &at_b, &err),
+                 HVD_OK);
+    if (raw != NULL) {
+        raw[0] = back[0];
+        raw[1] = there[1];
+    } else {
+        cr_assert_eq(hvi_chan_open(&a, &loop, back[0], there[1], &ops, &at_a, &err),
+                     HVD_OK);
+    }
+}
+
+static void end(bool both)
+{
+    if (both)
+        hvi_chan_close(&a);
+    hvi_chan_close(&b);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    cr_assert_eq(uv_loop_close(&loop), 0, "a handle was left open");
+    if (both)
+        hvi_chan_fini(&a);
+    hvi_chan_fini(&b);
+}
+
+static void nothing(uv_timer_t *t)
+{
+    (void)t;
+}
+
+/* Runs the loop until *count reaches want. */
+static void await(const int *count, int want, const char *what)
+{
+    int64_t deadline = hvi_now_ms() + 10000;
+    uv_timer_t tick; /* so that a turn of the loop never waits long */
+
+    uv_timer_init(&loop, &tick);
+    uv_timer_start(&tick, nothing, 5, 5);
+    while (*count < want && hvi_now_ms() < deadline)
+        uv_run(&loop, UV_RUN_ONCE);
+    uv_close((uv_handle_t *)&tick, NULL);
+    uv_run(&loop, UV_RUN_NOWAIT);
+    cr_assert_geq(*count, want, "did not come: %s", what);
+}
+
+static void send_output(struct hvi_chan *c, int rank, const char *data, size_t n)
+{
+    Hvi__Output msg = HVI__OUTPUT__INIT;
+
+    msg.rank = rank;
+    msg.stream = 1;
+    msg.data.data = (uint8_t *)(uintptr_t)data;
+    msg.data.len = n;
+    cr_assert_eq(hvi_chan_send(c, HVI_MSG_OUTPUT, &msg), HVD_OK);
+}
+
+Test(chan, messages_arrive_whole_and_in_order_both_ways, .timeout = 20)
+{
+    static char big[200000];
+
+    begin(NULL);
+    for (int i = 0; i < 100; i++)
+        send_output(&a, i, big, (size_t)i * 2000);
+    send_output(&b, 7, "x", 1);
+    await(&at_b.frames, 100, "100 frames");
+    await(&at_a.frames, 1, "the frame back");
+    cr_assert_eq(at_b.last_rank, 99);
+    cr_assert_eq(at_b.bytes, 2000u * 99 * 50);
+    cr_assert_eq(at_a.last_rank, 7);
+    await(&at_a.drains, 1, "drain");
+    cr_assert_eq(hvi_chan_backlog(&a), 0u);
+    end(true);
+}
+
+Test(chan, a_frame_in_pieces_is_one_frame, .timeout = 20)
+{
+    struct hvi_buf frame = {0};
+    Hvi__Signal msg = HVI__SIGNAL__INIT;
+    int raw[2];
+
+    msg.signo = 15;
+    msg.rank = -1;
+    cr_assert_eq(hvi_msg_put(&frame, HVI_MSG_SIGNAL, &msg), HVD_OK);
+    begin(raw);
+    for (size_t i = 0; i < hvi_buf_size(&frame); i++) {
+        cr_assert_eq(at_b.frames, 0);
+        cr_assert_eq(write(raw[1], hvi_buf_peek(&frame) + i, 1), 1);
+        uv_run(&loop, UV_RUN_ONCE);
+    }
+    await(&at_b.frames, 1, "the frame");
+    cr_assert_eq(at_b.last_type, (uint32_t)HVI_MSG_SIGNAL);
+    close(raw[1]);
+    await(&at_b.ends, 1, "the end");
+    cr_assert_str_eq(at_b.err, "");
+    close(raw[0]);
+    hvi_buf_fini(&frame);
+    end(false);
+}
+
+Test(chan, damage_ends_it_with_a_reason_and_nothing_more_comes, .timeout = 20)
+{
+    struct hvi_buf frame = {0};
+    Hvi__Signal msg = HVI__SIGNAL__INIT;
+    int raw[2];
+
+    cr_assert_eq(hvi_msg_put(&frame, HVI_MSG_SIGNAL, &msg), HVD_OK);
+    begin(raw);
+    cr_assert_eq(write(raw[1], "garbage garbage garbage", 23), 23);
+    cr_assert_gt(write(raw[1], hvi_buf_peek(&frame), hvi_buf_size(&frame)), 0);
+    await(&at_b.ends, 1, "the end");
+    uv_run(&loop, UV_RUN_NOWAIT);
+    cr_assert_neq(at_b.err[0], '\0');
+    cr_assert_eq(at_b.frames, 0);
+    cr_assert_eq(at_b.ends, 1);
+    close(raw[0]);
+    close(raw[1]);
+    hvi_buf_fini(&frame);
+    end(false);
+}
+
+Test(chan, closing_inside_the_callback_is_allowed, .timeout = 20)
+{
+    begin(NULL);
+    at_b.close_in_frame = true;
+    send_output(&a, 1, "x", 1);
+    send_output(&a, 2, "y", 1);
+    await(&at_a.ends, 1, "the end at the other side");
+    cr_assert_eq(at_b.frames, 1);
+    cr_assert_eq(at_b.ends, 0);
+    end(true);
+}
+
+Test(chan, ending_the_output_sends_what_is_queued_first, .timeout = 20)
+{
+    static char big[300000];
+
+    begin(NULL);
+    send_output(&a, 1, big, sizeof big);
+    send_output(&a, 2, big, sizeof big);
+    hvi_chan_end_output(&a);
+    send_output(&a, 3, big, 1); /* too late: dropped in silence */
+    await(&at_b.ends, 1, "the end");
+    cr_assert_eq(at_b.frames, 2);
+    send_output(&b, 4, "z", 1); /* the other direction lives */
+    await(&at_a.frames, 1, "a frame back");
+    end(true);
+}
+
+Test(chan, sending_to_nobody_is_silent, .timeout = 20)
+{
+    static char big[300000];
+    int raw[2];
+
+    signal(SIGPIPE, SIG_IGN);
+    begin(raw);
+    close(raw[0]);
+    for (int i = 0; i < 5; i++) {
+        send_output(&b, 1, big, sizeof big);
+        uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    close(raw[1]);
+    await(&at_b.ends, 1, "the end");
+    cr_assert_eq(hvi_chan_backlog(&b), 0u);
+    end(false);
+}
+
+Test(chan, what_does_not_fit_a_frame_is_refused, .timeout = 20)
+{
+    static char big[HVI_FRAME_MAX_BYTES + 1];
+    Hvi__Output msg = HVI__OUTPUT__INIT;
+
+    begin(NULL);
+    msg.data.data = (uint8_t *)big;
+    msg.data.len = sizeof big;
+    cr_assert_eq(hvi_chan_send(&a, HVI_MSG_OUTPUT, &msg), HVD_ELIMIT);
+    send_output(&a, 5, "x", 1);
+    await(&at_b.frames, 1, "the next frame");
+    cr_assert_eq(at_b.last_rank, 5);
+    end(true);
+}

@@ -1,0 +1,194 @@
+#include "test.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hvdrun/agent/spawn.h"
+#include "hvdrun/proc.h"
+
+#include <fcntl.h>
+
+static char *words(const char *text)
+{
+    return (char *)(uintptr_t)text;
+}
+
+/* All that comes until the end of file. */
+static const char *read_all(int fd)
+{
+    static char text[4096];
+    size_t n = 0;
+    ssize_t got;
+
+    while (n < sizeof text - 1 && (got = read(fd, text + n, sizeof text - 1 - n)) > 0)
+        n += (size_t)got;
+    text[n] = '\0';
+    close(fd);
+    return text;
+}
+
+Test(proc, a_program_gets_our_pipes_and_a_group_of_its_own, .timeout = 20)
+{
+    char *argv[] = {words("sh"), words("-c"), words("cat; ps -o pgid= -p $$"), NULL};
+    struct hvi_proc p;
+    struct hvi_err err = {""};
+    const char *text;
+    int status;
+
+    cr_assert_eq(hvi_proc_start(argv, &p, &err), HVD_OK, "%s", err.text);
+    cr_assert_eq(write(p.to_fd, "hello ", 6), 6);
+    close(p.to_fd);
+    text = read_all(p.from_fd);
+    cr_assert_eq(strncmp(text, "hello ", 6), 0, "%s", text);
+    cr_assert_eq(atoi(text + 6), (int)p.pid);
+    cr_assert_eq(waitpid(p.pid, &status, 0), p.pid);
+    cr_assert_eq(status, 0);
+}
+
+Test(proc, a_program_that_cannot_be_executed_is_an_error_with_its_reason, .timeout = 20)
+{
+    char *argv[] = {words("/nonexistent/program"), NULL};
+    struct hvi_proc p;
+    struct hvi_err err = {""};
+
+    cr_assert_eq(hvi_proc_start(argv, &p, &err), HVD_EIO);
+    cr_assert(strstr(err.text, "/nonexistent/program: No such file") != NULL, "%s",
+              err.text);
+    cr_assert_eq(waitpid(-1, NULL, WNOHANG), -1); /* no zombie */
+}
+
+Test(proc, ignored_signals_are_not_inherited, .timeout = 20)
+{
+    char *argv[] = {words("sh"), words("-c"), words("kill -TERM $$; echo alive"), NULL};
+    struct hvi_proc p;
+    struct hvi_err err = {""};
+    int status;
+
+    signal(SIGTERM, SIG_IGN);
+    cr_assert_eq(hvi_proc_start(argv, &p, &err), HVD_OK);
+    signal(SIGTERM, SIG_DFL);
+    close(p.to_fd);
+    cr_assert_str_eq(read_all(p.from_fd), "");
+    cr_assert_eq(waitpid(p.pid, &status, 0), p.pid);
+    cr_assert(WIFSIGNALED(status));
+}
+
+Test(proc, finds_programs_on_absolute_path_entries_only, .timeout = 20)
+{
+    char dir[] = "/tmp/path-XXXXXX", file[64], path[256], out[PATH_MAX];
+    struct hvi_err err = {""};
+
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(file, sizeof file, "%s/hvi-tool", dir);
+    close(open(file, O_WRONLY | O_CREAT, 0700));
+    snprintf(path, sizeof path, "/nonexistent:%s:/bin", dir);
+    setenv("PATH", path, 1);
+    cr_assert_eq(hvi_proc_find("hvi-tool", out, &err), HVD_OK, "%s", err.text);
+    cr_assert_str_eq(out, file);
+    cr_assert_eq(chdir(dir), 0);
+    setenv("PATH", ".:/bin", 1);
+    cr_assert_eq(hvi_proc_find("hvi-tool", out, &err), HVD_EIO);
+    cr_assert(strstr(err.text, "hvi-tool is neither beside hvdrun") != NULL, "%s",
+              err.text);
+    unlink(file);
+    cr_assert_eq(chdir("/"), 0);
+    rmdir(dir);
+}
+
+/* ---- spawn: workers under the agent */
+
+static int out_pipe[2];
+
+static struct hvi_spawned spawn(char **argv, const char *cwd)
+{
+    static char env_text[] = "HVI_TEST=yes";
+    static char path_text[] = "PATH=/usr/bin:/bin";
+    static char *env[] = {env_text, path_text, NULL};
+    struct hvi_spawn_plan plan = {
+        .argv = argv, .envp = env, .cwd = cwd, .cgroup_fd = -1};
+    struct hvi_spawned child;
+    struct hvi_err err = {""};
+    int error = 0;
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    cr_assert_eq(pipe2(out_pipe, O_CLOEXEC), 0);
+    plan.in_fd = null;
+    plan.out_fd = out_pipe[1];
+    plan.err_fd = null;
+    cr_assert_eq(hvi_spawn(&plan, &child, &error, &err), HVD_OK, "%s", err.text);
+    close(out_pipe[1]);
+    close(null);
+    return child;
+}
+
+static int ended(struct hvi_spawned *child, struct hvi_spawn_failure *f)
+{
+    int status = -1;
+
+    memset(f, 0, sizeof *f);
+    if (read(child->fail_fd, f, sizeof *f) != (ssize_t)sizeof *f)
+        f->stage = f->error = 0;
+    close(child->fail_fd);
+    cr_assert_eq(waitpid(child->pid, &status, 0), child->pid);
+    return status;
+}
+
+Test(spawn, a_worker_waits_for_its_go_and_has_its_place, .timeout = 20)
+{
+    char *argv[] = {words("sh"), words("-c"),
+                    words("echo $HVI_TEST $(pwd) $(ps -o pgid= -p $$)"), NULL};
+    struct hvi_spawned child = spawn(argv, "/usr");
+    struct hvi_spawn_failure f;
+    char want[64];
+
+    cr_assert_eq(waitpid(child.pid, NULL, WNOHANG), 0);
+    hvi_spawn_go(&child);
+    cr_assert_eq(ended(&child, &f), 0);
+    cr_assert_eq(f.stage, 0);
+    snprintf(want, sizeof want, "yes /usr %d\n", (int)child.pid);
+    cr_assert_str_eq(read_all(out_pipe[0]), want);
+}
+
+Test(spawn, without_a_go_it_ends_without_executing, .timeout = 20)
+{
+    char *argv[] = {words("echo"), words("ran"), NULL};
+    struct hvi_spawned child = spawn(argv, "/");
+    struct hvi_spawn_failure f;
+    int status;
+
+    close(child.go_fd);
+    status = ended(&child, &f);
+    cr_assert_eq(WEXITSTATUS(status), 125);
+    cr_assert_str_eq(read_all(out_pipe[0]), "");
+}
+
+Test(spawn, failures_name_their_stage, .timeout = 20)
+{
+    static const struct {
+        const char *program, *cwd;
+        int stage, error, status;
+    } rows[] = {{"/nonexistent", "/", HVI_SPAWN_EXEC, ENOENT, 127},
+                {"/etc/passwd", "/", HVI_SPAWN_EXEC, EACCES, 126},
+                {"no-such-program", "/", HVI_SPAWN_EXEC, ENOENT, 127},
+                {"true", "/nonexistent", HVI_SPAWN_CHDIR, ENOENT, 125}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *argv[] = {words(rows[i].program), NULL};
+        struct hvi_spawned child = spawn(argv, rows[i].cwd);
+        struct hvi_spawn_failure f;
+        int status;
+
+        hvi_spawn_go(&child);
+        status = ended(&child, &f);
+        cr_assert_eq(f.stage, rows[i].stage, "%s", rows[i].program);
+        cr_assert_eq(f.error, rows[i].error, "%s: %d", rows[i].program, f.error);
+        cr_assert_eq(WEXITSTATUS(status), rows[i].status, "%s", rows[i].program);
+        close(out_pipe[0]);
+    }
+}
