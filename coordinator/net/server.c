@@ -432,8 +432,8 @@ static void try_accept(struct hvi_server *s)
 
     if (!s->waiting_to_accept || s->closing || s->finished)
         return;
-    if (s->nfresh >= HVI_FRESH_MAX) {
-        oldest = first_of(&s->fresh);
+    oldest = s->nfresh >= HVI_FRESH_MAX ? first_of(&s->fresh) : NULL;
+    if (oldest != NULL) {
         if (hvi_now_ms() < oldest->since_ms + HVI_FRESH_YIELD_MS) {
             arm(s);
             return;

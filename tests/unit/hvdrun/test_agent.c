@@ -155,7 +155,7 @@ static void note(struct heard *h, const struct hvi_msg *msg)
     if (msg->type == HVI_MSG_OUTPUT) {
         const Hvi__Output *m = msg->body;
 
-        if (h->output_bytes + m->data.len < sizeof h->output)
+        if (m->data.len > 0 && h->output_bytes + m->data.len < sizeof h->output)
             memcpy(h->output + h->output_bytes, m->data.data, m->data.len);
         h->output_bytes += m->data.len;
     } else if (msg->type == HVI_MSG_STARTED) {

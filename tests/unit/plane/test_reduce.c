@@ -117,7 +117,7 @@ Test(reduce, equals_the_reference_for_small_counts, .timeout = 60)
 
 Test(reduce, equals_the_reference_across_many_blocks, .timeout = 120)
 {
-    const int64_t counts[] = {1000003};
+    const int64_t counts[] = {100003};
 
     check_counts(counts, 1, 4); /* 1, 5 and 9 sources */
 }
