@@ -127,16 +127,29 @@ static void end_cb(uv_timer_t *t)
         kill_peer(&j->agent[i]);
     j->impatient = true;
     hvi_job_check_over(j);
+    /* asked to end, and only a reader that does not read is in the way */
+    if (j->phase == HVI_JOB_ENDING && all_gone(j) && j->asked)
+        hvi_job_leave(j);
+}
+
+void hvi_job_leave(struct hvi_job *j)
+{
+    hvi_job_conclude(j);
+    j->left = true;
+    uv_stop(&j->loop);
 }
 
 /* All ranks are gone, or none will ever run. */
 static void begin_end(struct hvi_job *j)
 {
+    uint64_t limit_ms;
+
     j->phase = HVI_JOB_ENDING;
     uv_timer_stop(&j->stop_timer);
     uv_timer_stop(&j->limit_timer);
     uv_timer_stop(&j->start_timer);
-    uv_timer_start(&j->end_timer, end_cb, HVI_JOB_END_MS, 0);
+    limit_ms = j->asked ? HVI_JOB_DRAIN_MS : HVI_JOB_END_MS;
+    uv_timer_start(&j->end_timer, end_cb, limit_ms, limit_ms);
     hvi_input_close(&j->input);
     for (size_t i = 0; i < j->plan->nhosts; i++)
         if (j->agent[i].started)
@@ -335,6 +348,8 @@ static void on_exited(struct hvi_job *j, const Hvi__Exited *m)
                   (unsigned)m->wait_status, m->by_us);
     if (hvi_verdict_bad(&j->verdict))
         hvi_job_trouble(j, false);
+    if (j->asked && j->verdict.exited == j->plan->np)
+        uv_timer_start(&j->stop_timer, hvi_job_stuck_cb, HVI_JOB_DRAIN_MS, 0);
     hvi_job_input_acked(j, m->rank, 0);
     check_rank(j, m->rank);
 }
@@ -567,6 +582,7 @@ static void limit_cb(uv_timer_t *t)
     hvi_job_say(j, "the time limit of %.6g s is over; the job ends",
                 (double)j->opts->timeout_ms / 1000);
     hvi_job_end_with(j, HVI_EXIT_TIMEOUT);
+    j->asked = true;
     hvi_job_stop(j, j->opts->grace_ms);
 }
 
@@ -715,8 +731,12 @@ int hvi_job_run(const struct hvi_opts *opts, const struct hvi_plan *plan)
         hvi_job_check_over(j);
     }
     uv_run(&j->loop, UV_RUN_DEFAULT);
-    if (j->phase != HVI_JOB_OVER) /* left by a third interrupt */
-        return j->status;
+    if (j->left) {
+        /* The lifelines end what still runs. Not exit(): it waits for libuv's threads,
+         * and one may be writing to somebody who does not read. */
+        hvi_rundir_remove(j->rundir);
+        _exit(j->status >= 0 ? j->status : HVI_EXIT_OK);
+    }
     uv_loop_close(&j->loop);
     await_orphans();
     hvi_rundir_remove(j->rundir);

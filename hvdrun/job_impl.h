@@ -19,8 +19,9 @@
 #define HVI_JOB_VERDICT_MS 100
 /* ... and to the stop: survivors see their calls fail and may end by themselves. */
 #define HVI_JOB_SETTLE_MS 250
-#define HVI_JOB_HOLD_MS 1000 /* for the own status of the rank that was lost first */
-#define HVI_JOB_END_MS 3000  /* for our own processes to end once all is done */
+#define HVI_JOB_HOLD_MS 1000  /* for the own status of the rank that was lost first */
+#define HVI_JOB_END_MS 3000   /* for our own processes to end once all is done */
+#define HVI_JOB_DRAIN_MS 1000 /* for the last output of a job that was asked to end */
 #define HVI_JOB_STUCK_MS                                                               \
     3000 /* after the grace time: the agent itself does not answer */
 #define HVI_JOB_ACK_BYTES (64 * 1024)
@@ -87,6 +88,8 @@ struct hvi_job {
     int start_status;
     int64_t trouble_ms; /* when it began; 0: not yet */
     bool concluded, stopping, killing;
+    bool asked; /* to end, by a signal or the time limit */
+    bool left;  /* without waiting for the end */
     int interrupts;
     int status; /* decided, or -1 */
 };
@@ -120,5 +123,7 @@ void hvi_job_stuck_cb(uv_timer_t *t);
 /* job.c */
 void hvi_job_send_all(struct hvi_job *j, uint32_t type, const void *body);
 void hvi_job_check_over(struct hvi_job *j);
+/** Ends hvdrun at once, whatever is still there. */
+void hvi_job_leave(struct hvi_job *j);
 
 #endif

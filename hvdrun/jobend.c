@@ -183,8 +183,7 @@ static void interrupt(struct hvi_job *j, int signo)
         return;
     }
     if (j->interrupts > 2) { /* the lifelines clean up behind us */
-        hvi_job_end_with(j, HVI_EXIT_SIGNAL + signo);
-        uv_stop(&j->loop);
+        hvi_job_leave(j);
         return;
     }
     hvi_job_say(j, "interrupted: asking %s to end; once more kills them at once",
@@ -198,15 +197,26 @@ static void interrupt(struct hvi_job *j, int signo)
     hvi_job_check_over(j);
 }
 
+static bool ends_the_job(int signo)
+{
+    return signo == SIGINT || signo == SIGTERM || signo == SIGHUP || signo == SIGQUIT;
+}
+
 void hvi_job_signal(struct hvi_job *j, int signo)
 {
     char text[32];
 
-    if (j->phase != HVI_JOB_RUNNING) {
-        if (signo == SIGINT && ++j->interrupts > 2)
-            uv_stop(&j->loop);
-        return;
+    if (ends_the_job(signo)) {
+        j->asked = true;
+        if (j->phase ==
+            HVI_JOB_ENDING) { /* the ranks are gone: only output is awaited */
+            if (!j->concluded)
+                hvi_job_end_with(j, HVI_EXIT_SIGNAL + signo);
+            hvi_job_leave(j);
+        }
     }
+    if (j->phase != HVI_JOB_RUNNING)
+        return;
     switch (signo) {
     case SIGINT:
         interrupt(j, signo);

@@ -397,6 +397,29 @@ static bool one_memory(const struct hvi_core *core, struct text *t)
     return true;
 }
 
+/* Several hosts, at least one of several ranks that share memory; a host's ranks follow
+ * one another. Else plane tcp serves better or alone. */
+static bool hosts_share_memory(const struct hvi_core *core)
+{
+    bool several = false;
+
+    for (int32_t r = 1; r < core->size; r++) {
+        bool same = core->places[r].host_index == core->places[r - 1].host_index;
+
+        if (core->places[r].host_index < core->places[r - 1].host_index)
+            return false;
+        if (!same)
+            continue;
+        several = true;
+        if (core->members[r].conn->hello->host_id[0] == '\0' ||
+            strcmp(core->members[r].conn->hello->host_id,
+                   core->members[r - 1].conn->hello->host_id) != 0 ||
+            core->places[r].local_size > HVI_SHM_RANKS_MAX)
+            return false;
+    }
+    return several && core->places[core->size - 1].host_index > 0;
+}
+
 static enum hvd_status choose_plane(struct hvi_core *core, struct text *t)
 {
     int32_t asks[HVI_PLANE_TCP + 1] = {-1, -1, -1}; /* a rank that asks for it */
@@ -415,8 +438,12 @@ static enum hvd_status choose_plane(struct hvi_core *core, struct text *t)
         hvi_text_add(t, "HVD_CPU_PLANE=shm is not possible: %s", why.s);
         return HVD_EUNSUPPORTED;
     }
-    core->plane = shm ? HVI_PLANE_SHM : HVI_PLANE_TCP;
-    core->may_fall_back = shm && asks[HVI_PLANE_SHM] < 0;
+    core->plane = HVI_PLANE_TCP;
+    if (shm)
+        core->plane = HVI_PLANE_SHM;
+    else if (asks[HVI_PLANE_TCP] < 0 && hosts_share_memory(core))
+        core->plane = HVI_PLANE_HOSTS;
+    core->may_fall_back = core->plane != HVI_PLANE_TCP && asks[HVI_PLANE_SHM] < 0;
     return HVD_OK;
 }
 

@@ -341,7 +341,7 @@ static void assign(struct hvi_core *core, struct op *op)
     hvi_request_msg_free(m.request);
     if (core->oom)
         return;
-    if (core->plane != HVI_PLANE_TCP)
+    if (core->plane == HVI_PLANE_SHM)
         return;
     s->ready = announced;
     s->nready = nannounced;
@@ -436,7 +436,7 @@ static bool take_request(struct hvi_core *core, struct conn *c, struct hvi_reque
     slot = hvi_negotiate_slot(core, set->id, req->name);
     if (slot != NULL && hvi_request_same(slot->req, req)) {
         hvi_request_free(req); /* our ASSIGN is on its way; it counts as ready then */
-        return core->plane != HVI_PLANE_TCP ||
+        return core->plane == HVI_PLANE_SHM ||
                hvi_ready_mark(core, c, slot->id, slot->generation);
     }
     if (over_limit(core, c, req)) {

@@ -72,7 +72,7 @@ void hvi_ready_frame(struct hvi_core *core, struct conn *c, uint32_t epoch,
                            core->epoch);
         return;
     }
-    if (core->plane != HVI_PLANE_TCP) {
+    if (core->plane == HVI_PLANE_SHM) {
         hvi_core_violation(core, c, "READY on plane shm");
         return;
     }

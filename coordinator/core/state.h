@@ -26,6 +26,7 @@
           */
 #define HVI_PLANE_SHM 1
 #define HVI_PLANE_TCP 2
+#define HVI_PLANE_HOSTS 3 /* orders as tcp does */
 
 /* ---- sets of ranks */
 struct rankset {

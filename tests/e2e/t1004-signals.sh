@@ -119,3 +119,37 @@ run python3 ctrl-c.py '\x03' hvdrun -np 2 --grace 1 sh -c "$deaf"
 expect_status 130
 expect_within 4000
 echo "ok Ctrl-C on a terminal"
+
+# Nobody reads the output: hvdrun ends all the same.
+# $1 = signals to send, $2 = status, $3 = most milliseconds, $4... = arguments of hvdrun
+unread() {
+    local signals=$1 want=$2 most=$3 begun
+    shift 3
+    rm -f status pid
+    mark=$$.$RANDOM
+    {
+        JOB_MARK=$mark hvdrun "$@" 2>err &
+        echo $! >pid
+        wait $!
+        echo $? >status
+    } | sleep 60 &
+    reader=$!
+    await 5 "pid of hvdrun" [ -s pid ]
+    await 5 "a rank" eval 'rank=$(rank_of $(cat pid) yes)'
+    sleep 0.5 # the pipe is full
+    begun=$(now_ms)
+    for signal in $signals; do
+        kill -"$signal" "$(cat pid)" 2>/dev/null
+        sleep 0.3
+    done
+    await 20 "the end of hvdrun" [ -s status ]
+    took_ms=$(($(now_ms) - begun))
+    kill $reader
+    [ "$(cat status)" = "$want" ] || die "status $(cat status), not $want"
+    expect_within "$most"
+    await 3 "the end of all processes" nobody_carries JOB_MARK "$mark"
+}
+unread TERM 143 4500 --grace 1 -np 2 yes
+unread 'INT INT INT' 130 3000 --grace 20 -np 2 yes
+unread '' 124 7000 --grace 1 --timeout 2 -np 2 yes
+echo "ok signals and the time limit work while nobody reads the output (last: $took_ms ms)"

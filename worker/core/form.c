@@ -28,6 +28,7 @@
 #include "worker/core/ctx.h"
 #include "worker/core/datalink.h"
 #include "worker/core/timeline.h"
+#include "worker/plane/cpu/hosts.h"
 
 #define START_TIMEOUT_S 30 /* Horovod's default */
 #define ANSWER_MS 3000     /* the coordinator's verdict comes this much later at most */
@@ -251,7 +252,7 @@ static enum hvd_status check_welcome(const Hvi__Welcome *m, struct hvi_err *err)
 {
     if (m->size < 1 || m->size > HVD_RANKS_MAX || m->rank < 0 || m->rank >= m->size ||
         m->n_peers != (size_t)m->size || m->epoch_key.len != HVI_KEY_BYTES ||
-        m->local_size < 1 || (m->plane != 1 && m->plane != 2) ||
+        m->local_size < 1 || m->plane < 1 || m->plane > 3 ||
         (m->plane == 1 && m->size > HVI_SHM_MAX_RANKS))
         return hvi_fail(err, HVD_EPROTO, "WELCOME makes no sense (rank %d of %d)",
                         m->rank, m->size);
@@ -342,32 +343,54 @@ static int *new_fds(int n)
     return fds;
 }
 
-static enum hvd_status make_segment(struct forming *f, struct hvi_err *err)
+/* This rank's host: its ranks follow one another. */
+struct host {
+    int first, count;
+};
+
+static struct host host_of(const struct hvi_ctx *c, int rank)
+{
+    struct host h = {rank, 1};
+
+    while (h.first > 0 && c->peers[h.first - 1].host_index == c->peers[rank].host_index)
+        h.first--;
+    while (h.first + h.count < c->size &&
+           c->peers[h.first + h.count].host_index == c->peers[rank].host_index)
+        h.count++;
+    return h;
+}
+
+/* The segment of ranks h: the first makes it and sends it to the others. */
+static enum hvd_status make_segment(struct forming *f, struct host h, bool with_board,
+                                    struct hvi_err *err)
 {
     struct hvi_ctx *c = f->c;
+    struct hvi_listener unix_only = f->listener;
     struct hvi_meet m;
-    struct hvi_target leader = {.rank = 0};
+    struct hvi_target leader = {.rank = h.first};
     enum hvd_status rc = HVD_OK;
     int fd = -1;
 
+    unix_only.tcp_fd = -1; /* who comes there is for plane tcp, and waits */
     init_meet(f, &m);
     m.fds = new_fds(c->size);
     if (m.fds == NULL)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
-    if (c->rank == 0) {
-        rc = hvi_segment_create(&c->segment, c->size, c->fusion_bytes, &fd, err);
+    if (c->rank == h.first) {
+        rc = hvi_segment_create(&c->segment, h.count, with_board, c->fusion_bytes, &fd,
+                                err);
         m.pass_fd = fd;
         if (rc == HVD_OK)
-            rc = hvi_meet_run(&m, &f->listener, NULL, 0, c->size - 1, err);
+            rc = hvi_meet_run(&m, &unix_only, NULL, 0, h.count - 1, err);
     } else {
         snprintf(leader.where, sizeof leader.where, "unix:%s",
-                 f->welcome->peers[0]->unix_path);
-        rc = hvi_meet_run(&m, &f->listener, &leader, 1, 0, err);
+                 f->welcome->peers[h.first]->unix_path);
+        rc = hvi_meet_run(&m, &unix_only, &leader, 1, 0, err);
         fd = m.got_fd;
         if (rc == HVD_OK && fd < 0)
-            rc = hvi_fail(err, HVD_EPROTO, "rank 0 sent no segment");
+            rc = hvi_fail(err, HVD_EPROTO, "rank %d sent no segment", h.first);
         if (rc == HVD_OK)
-            rc = hvi_segment_map(&c->segment, c->size, fd, err);
+            rc = hvi_segment_map(&c->segment, h.count, with_board, fd, err);
     }
     if (fd >= 0)
         close(fd);
@@ -378,7 +401,7 @@ static enum hvd_status make_segment(struct forming *f, struct hvi_err *err)
 static enum hvd_status form_shm(struct forming *f, struct hvi_err *err)
 {
     struct hvi_ctx *c = f->c;
-    enum hvd_status rc = make_segment(f, err);
+    enum hvd_status rc = make_segment(f, (struct host){0, c->size}, true, err);
 
     if (rc != HVD_OK)
         return rc;
@@ -402,13 +425,17 @@ static enum hvd_status own_bells(struct hvi_ctx *c, struct hvi_err *err)
     return HVD_OK;
 }
 
-static enum hvd_status form_tcp(struct forming *f, struct hvi_err *err)
+/* A connection to every other rank, and the tcp plane over them. */
+static enum hvd_status make_mesh(struct forming *f, struct hvi_plane **out,
+                                 struct hvi_err *err)
 {
     struct hvi_ctx *c = f->c;
+    struct hvi_listener tcp_only = f->listener;
     struct hvi_target *targets = calloc((size_t)c->size, sizeof *targets);
     struct hvi_meet m;
     enum hvd_status rc = HVD_OK;
 
+    tcp_only.unix_fd = -1;
     init_meet(f, &m);
     m.keep = true;
     m.fds = new_fds(c->size);
@@ -425,20 +452,75 @@ static enum hvd_status form_tcp(struct forming *f, struct hvi_err *err)
                      p->tcp_addrs[0], p->tcp_port);
     }
     if (rc == HVD_OK)
-        rc = hvi_meet_run(&m, &f->listener, targets, c->rank, c->size - 1 - c->rank,
-                          err);
+        rc = hvi_meet_run(&m, &tcp_only, targets, c->rank, c->size - 1 - c->rank, err);
     if (rc == HVD_OK)
-        rc = own_bells(c, err);
-    if (rc == HVD_OK)
-        rc = hvi_tcp_new(c->rank, c->size, m.fds, &c->plane, err);
-    if (rc == HVD_OK)
-        c->mode = HVI_MODE_TCP;
+        rc = hvi_tcp_new(c->rank, c->size, m.fds, out, err);
     for (int i = 0; rc != HVD_OK && m.fds != NULL && i < c->size; i++)
         if (m.fds[i] >= 0)
             close(m.fds[i]);
     free(m.fds);
     free(targets);
     return rc;
+}
+
+static enum hvd_status form_tcp(struct forming *f, struct hvi_err *err)
+{
+    enum hvd_status rc = make_mesh(f, &f->c->plane, err);
+
+    if (rc == HVD_OK)
+        rc = own_bells(f->c, err);
+    f->c->mode = HVI_MODE_TCP;
+    return rc;
+}
+
+/* Both, under the plane that combines them. */
+static enum hvd_status form_hosts(struct forming *f, struct hvi_err *err)
+{
+    struct hvi_ctx *c = f->c;
+    struct host h = host_of(c, c->rank);
+    struct hvi_plane *local = NULL;
+    struct hvi_plane *mesh = NULL;
+    int32_t *hosts = malloc((size_t)c->size * sizeof *hosts);
+    enum hvd_status rc =
+        hosts != NULL ? HVD_OK : hvi_fail(err, HVD_ENOMEM, "out of memory");
+
+    for (int i = 0; rc == HVD_OK && i < c->size; i++)
+        hosts[i] = c->peers[i].host_index;
+    if (rc == HVD_OK)
+        rc = h.count > 1 ? make_segment(f, h, false, err)
+                         : hvi_segment_private(&c->segment, err);
+    if (rc == HVD_OK) {
+        c->mode = HVI_MODE_TCP;
+        c->bells = c->segment.bells;
+        c->bell = c->rank - h.first;
+        rc = hvi_shm_attach(c->segment.plane, c->bells, c->bell, h.count,
+                            c->psets[0]->ranks + h.first, &local, err);
+    }
+    if (rc == HVD_OK)
+        rc = make_mesh(f, &mesh, err);
+    if (rc == HVD_OK)
+        rc = hvi_hosts_new(c->rank, c->size, hosts, local, mesh, &c->plane, err);
+    if (rc != HVD_OK) {
+        if (local != NULL)
+            local->ops->free(local);
+        if (mesh != NULL)
+            mesh->ops->free(mesh);
+    }
+    free(hosts);
+    return rc;
+}
+
+static enum hvd_status form_plane(struct forming *f, uint32_t plane,
+                                  struct hvi_err *err)
+{
+    switch (plane) {
+    case 1:
+        return form_shm(f, err);
+    case 2:
+        return form_tcp(f, err);
+    default:
+        return form_hosts(f, err);
+    }
 }
 
 /* One attempt; its outcome goes to the coordinator. */
@@ -457,7 +539,7 @@ static enum hvd_status on_welcome(struct forming *f, Hvi__Welcome *m,
     f->attempt = m->attempt;
     f->welcome = m;
     hvi_failpoint("form");
-    rc = m->plane == 1 ? form_shm(f, &why) : form_tcp(f, &why);
+    rc = form_plane(f, m->plane, &why);
     f->welcome = NULL;
     if (rc == HVD_INPROGRESS)
         return HVD_OK; /* the coordinator has decided meanwhile */

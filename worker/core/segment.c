@@ -149,11 +149,11 @@ static enum hvd_status map(int fd, size_t size, void **out, struct hvi_err *err)
     return HVD_OK;
 }
 
-enum hvd_status hvi_segment_create(struct hvi_segment *s, int nlocal,
+enum hvd_status hvi_segment_create(struct hvi_segment *s, int nlocal, bool with_board,
                                    uint64_t fusion_bytes, int *out_fd,
                                    struct hvi_err *err)
 {
-    size_t size = total_bytes(nlocal, true);
+    size_t size = total_bytes(nlocal, with_board);
     enum hvd_status rc = check_limits(size, nlocal, err);
     void *mem = NULL;
     int error;
@@ -182,18 +182,19 @@ enum hvd_status hvi_segment_create(struct hvi_segment *s, int nlocal,
         close(fd);
         return rc;
     }
-    lay_out(s, mem, nlocal, true);
+    lay_out(s, mem, nlocal, with_board);
     s->size_bytes = size;
-    hvi_board_format(s->board, nlocal, fusion_bytes);
+    if (with_board)
+        hvi_board_format(s->board, nlocal, fusion_bytes);
     hvi_shm_format(s->plane, nlocal, slot_bytes(nlocal), NSLOTS);
     *out_fd = fd;
     return HVD_OK;
 }
 
-enum hvd_status hvi_segment_map(struct hvi_segment *s, int nlocal, int fd,
-                                struct hvi_err *err)
+enum hvd_status hvi_segment_map(struct hvi_segment *s, int nlocal, bool with_board,
+                                int fd, struct hvi_err *err)
 {
-    size_t size = total_bytes(nlocal, true);
+    size_t size = total_bytes(nlocal, with_board);
     struct stat st;
     void *mem = NULL;
     enum hvd_status rc;
@@ -205,7 +206,7 @@ enum hvd_status hvi_segment_map(struct hvi_segment *s, int nlocal, int fd,
     rc = map(fd, size, &mem, err);
     if (rc != HVD_OK)
         return rc;
-    lay_out(s, mem, nlocal, true);
+    lay_out(s, mem, nlocal, with_board);
     s->size_bytes = size;
     return HVD_OK;
 }

@@ -118,7 +118,8 @@ static bool folds_on_two_levels(const struct rank *r, const struct hvi_group *g)
         hosts += r->w->host_of[g->members[m]] != r->w->host_of[g->members[m - 1]];
     return r->w->plane == WORLD_HOSTS && g->kind == HVD_ALLREDUCE && hosts > 1 &&
            hosts < g->nmembers &&
-           (g->prescale == 1.0 || g->reduce_op == HVD_SUM || g->reduce_op == HVD_AVERAGE);
+           (g->prescale == 1.0 || g->reduce_op == HVD_SUM ||
+            g->reduce_op == HVD_AVERAGE);
 }
 
 static bool inside_one_host(const struct rank *r, const struct hvi_group *g)

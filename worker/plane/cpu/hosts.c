@@ -514,6 +514,6 @@ enum hvd_status hvi_hosts_new(int rank, int size, const int32_t *host_of,
     h->size = size;
     h->local = local;
     h->mesh = mesh;
-    *out = &h->base;
+    *out = (struct hvi_plane *)(void *)h; /* base is first */
     return HVD_OK;
 }

@@ -430,7 +430,7 @@ enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local,
     s->nlocal = nlocal;
     rc = set_up(s, mem, ranks, err);
     if (rc == HVD_OK)
-        *out = &s->base;
+        *out = (struct hvi_plane *)(void *)s; /* base is first */
     else
         shm_free(&s->base);
     return rc;

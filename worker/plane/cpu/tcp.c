@@ -699,7 +699,7 @@ enum hvd_status hvi_tcp_new(int rank, int size, const int *fds, struct hvi_plane
     t->size = size;
     rc = set_up(t, fds, err);
     if (rc == HVD_OK)
-        *out = &t->base;
+        *out = (struct hvi_plane *)(void *)t; /* base is first */
     else
         tcp_free(&t->base);
     return rc;

@@ -106,32 +106,4 @@ bool hvi_runs_next(struct hvi_runs *it, struct hvi_run *out);
  *  members get one more. */
 struct hvi_span hvi_rows_split(int64_t dim0, int32_t nmembers, int32_t member);
 
-/**
- * Offsets of blocks that lie one after another: out[i] = elements before block i,
- * out[n] = all of them. Block i has rows[i] rows of `row` elements. allgather: where
- * every member's part begins in the result; alltoall: where what it sent begins.
- *
- * @param rows  [n]  >= 0
- * @param row   elements of one row, >= 0
- * @param out   [n + 1]
- *
- * Returns  HVD_OK; HVD_EINVAL (a negative number, its index is named); HVD_ELIMIT
- * (elements or their bytes overflow int64).
- */
-enum hvd_status hvi_rows_offsets(const int64_t *rows, int32_t n, int64_t row,
-                                 uint32_t elem_size, int64_t *out, struct hvi_err *err);
-
-/**
- * alltoall: rows and offsets of what this rank sends to every member.
- *
- * @param splits   [n] rows for each member; NULL: dim0 / n each, which must divide
- * @param dim0     rows of the input; splits must add up to it
- * @param offsets  [n + 1] elements, as hvi_rows_offsets
- *
- * Returns  HVD_OK, HVD_EINVAL naming the member or the two sums, HVD_ELIMIT.
- */
-enum hvd_status hvi_alltoall_offsets(const int64_t *splits, int32_t n, int64_t dim0,
-                                     int64_t row, uint32_t elem_size, int64_t *offsets,
-                                     struct hvi_err *err);
-
 #endif
