@@ -404,7 +404,8 @@ static int serve(struct program *p, const struct options *o)
         hvi_parent_close(&p->parent);
     uv_close((uv_handle_t *)&p->sigterm, NULL);
     uv_close((uv_handle_t *)&p->sigint, NULL);
-    uv_run(&p->loop, UV_RUN_DEFAULT);
+    while (uv_run(&p->loop, UV_RUN_DEFAULT) != 0) /* uv_stop() may still count */
+        continue;
     uv_loop_close(&p->loop);
     hvi_server_free(p->server);
     hvi_parent_fini(&p->parent);

@@ -64,6 +64,7 @@ static enum hvd_status use(struct walk *w, const yaml_event_t *e,
 {
     bool inverse = row->config[0] == '!';
     struct hvi_err why = {""};
+    enum hvd_status rc;
     bool on;
 
     if (on_the_line(w, row))
@@ -76,9 +77,10 @@ static enum hvd_status use(struct walk *w, const yaml_event_t *e,
             return HVD_OK;
         value = NULL;
     }
-    if (hvi_opts_apply(w->o, row, value, &why) != HVD_OK)
-        return at(w, e, err, "%s", why.text);
-    return HVD_OK;
+    rc = hvi_opts_apply(w->o, row, value, &why);
+    if (rc == HVD_ENOMEM)
+        return hvi_fail(err, rc, "%s: %s", w->name, why.text);
+    return rc == HVD_OK ? rc : at(w, e, err, "%s", why.text);
 }
 
 static enum hvd_status assign(struct walk *w, const yaml_event_t *e, const char *value,
@@ -170,7 +172,9 @@ static enum hvd_status walk_all(struct walk *w, yaml_parser_t *parser,
     while (rc == HVD_OK && !end) {
         yaml_event_t e;
 
-        if (!yaml_parser_parse(parser, &e))
+        if (!yaml_parser_parse(parser, &e) && parser->error == YAML_MEMORY_ERROR)
+            return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", w->name);
+        if (parser->error != YAML_NO_ERROR)
             return hvi_fail(err, HVD_EINVAL, "%s:%zu: %s", w->name,
                             parser->problem_mark.line + 1,
                             parser->problem != NULL ? parser->problem : "not YAML");

@@ -69,12 +69,13 @@ readable() {
     printf '%s\n' "${sources[@]}" | grep -v -e '^tests/' -e "$other"
 }
 
-# What the Makefile adds for a file.
+# Flags for a file: what the Makefile adds, and lint.h where hvi_fail() is not the program's.
 flags_of() {
     case $1 in
     */avx2.c) echo "$FLAGS -mavx2 -mf16c" ;;
     */avx512.c) echo "$FLAGS -mavx512f -mavx512bw -mavx512vl -mavx512dq -mf16c" ;;
-    *) echo "$FLAGS" ;;
+    proto/base/err.c | worker/examples/*) echo "$FLAGS" ;;
+    *) echo "$FLAGS -include scripts/lint.h" ;;
     esac
 }
 # shellcheck disable=SC2046
@@ -106,7 +107,7 @@ scripts_read() {
         return 1
     fi
     shellcheck -S warning -e SC1007,SC2046,SC2216 .ci/run scripts/*.sh scripts/run-unit scripts/check-headers \
-        scripts/top-length tests/e2e/*.sh
+        scripts/top-length tests/e2e/*.sh tests/python/*.sh
 }
 
 run "include arrows" scripts/check-includes

@@ -1,10 +1,12 @@
 #!/bin/bash
 # Build and test everything; ends with "N passed, N failed" or "N passed, N failed, N skipped".
-#   scripts/test.sh [PART...]      parts: checks unit e2e san fuzz; without one: all
+#   scripts/test.sh [PART...]      parts: checks unit e2e python san fuzz; without one: all
 #   make test                      the same
 # checks  include arrows, headers alone, scripts parse, longest functions
 # unit    every test binary under build/tests/unit
 # e2e     tests/e2e/t*.sh
+# python  tests/python with Debian's PyTorch, and with the newest if it is there
+#         (scripts/python-env.sh torch-current)
 # san     unit tests and the API's end-to-end tests under ASan+UBSan and under TSan;
 #         a leak, a race or undefined behaviour fails
 # fuzz    every target under tests/fuzz, for HVD_FUZZ_SECONDS (10) each
@@ -25,12 +27,12 @@ unset MAKEFLAGS MFLAGS MAKELEVEL
 
 for part in "$@"; do
     case $part in
-    unit | e2e | san | fuzz | checks) ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "test.sh: unknown part '$part'; there are: checks unit e2e san fuzz" >&2; exit 2 ;;
+    unit | e2e | python | san | fuzz | checks) ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "test.sh: unknown part '$part'; there are: checks unit e2e python san fuzz" >&2; exit 2 ;;
     esac
 done
-[ $# -gt 0 ] || set -- checks unit e2e san fuzz
+[ $# -gt 0 ] || set -- checks unit e2e python san fuzz
 parts=" $* "
 wants() {
     case $parts in *" $1 "*) return 0 ;; esac
@@ -174,10 +176,30 @@ run_e2e() {
     cat "$mine" >>"$results"
 }
 
+# The Python package; PyTorch's absence is a skip.
+run_python() {
+    local log=$logs/python.log mine=$logs/python.results limit status
+    : >"$mine"
+    if ! timeout -k 5 "$(allowed 600)" scripts/python-env.sh torch-debian >"$log" 2>&1; then
+        record skip python "no PyTorch: $(tail -n 1 "$log")"
+        return
+    fi
+    limit=$(allowed 900)
+    timeout -k 5 "$limit" tests/python/run.sh --results "$mine" >"$log" 2>&1
+    status=$?
+    if [ $status = 124 ] || [ $status = 137 ]; then
+        record fail python "not done after $limit s"
+    elif [ $status != 0 ] && ! grep -q ^fail "$mine"; then
+        record fail python "tests/python/run.sh: exit status $status"
+    fi
+    sed 's/^/  | /' "$log" | tail -n 80
+    sed 's/\t/\tpython\//' "$mine" >>"$results"
+}
+
 scripts_parse() {
     local script
     for script in .ci/run scripts/*.sh scripts/run-unit scripts/top-length scripts/check-headers \
-        tests/e2e/*.sh; do
+        tests/e2e/*.sh tests/python/*.sh; do
         bash -n "$script" || return 1
     done
 }
@@ -195,7 +217,7 @@ if wants checks; then
     sed 's/^/  | /' "$logs/checks.top-length.log"
 fi
 
-if wants unit || wants e2e; then
+if wants unit || wants e2e || wants python; then
     say "build"
     build "$B" "" all unit
 fi
@@ -208,6 +230,11 @@ if wants e2e; then
     run_e2e e2e
 fi
 
+if wants python; then
+    say "Python package"
+    run_python
+fi
+
 if wants san; then
     say "sanitizers"
     leak_gate
@@ -216,8 +243,8 @@ if wants san; then
     unit_tests "$asan" asan
     unit_tests "$tsan" tsan
     # libhvd in several processes, as programs use it
-    B=$asan run_e2e asan-e2e 't300[1-4]*'
-    B=$tsan run_e2e tsan-e2e 't300[1-4]*'
+    B=$asan run_e2e asan-e2e 't300[1-4]*' t3011
+    B=$tsan run_e2e tsan-e2e 't300[1-4]*' t3011
 fi
 
 if wants fuzz; then

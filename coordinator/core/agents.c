@@ -16,7 +16,7 @@ static void agent_hello(struct hvi_core *core, struct conn *c, const Hvi__AgentH
     c->heard_ms = c->beat_ms = core->now;
     if (strcmp(m->version, core->cfg.version) == 0) {
         c->state = CONN_AGENT;
-        core->nagents++;
+        hvi_list_append(&core->agents, &c->link);
         return;
     }
     hvi_text_add(&t, "version mismatch: hvd-agent ");
@@ -156,28 +156,26 @@ static void lease_expired(struct hvi_core *core, struct conn *c)
 /* An agent whose lease is over, or NULL. */
 static struct conn *find_expired(struct hvi_core *core)
 {
-    struct conn *c, *tmp;
+    struct hvi_link *it, *tmp;
 
-    HASH_ITER(hh, core->conns, c, tmp)
-    {
-        if (c->state == CONN_AGENT && core->now >= c->heard_ms + core->cfg.lease_ms)
-            return c;
-    }
+    HVI_LIST_EACH(&core->agents, it, tmp)
+    if (core->now >= hvi_conn_at(it)->heard_ms + core->cfg.lease_ms)
+        return hvi_conn_at(it);
     return NULL;
 }
 
 void hvi_agents_tick(struct hvi_core *core)
 {
     Hvi__Heartbeat beat = HVI__HEARTBEAT__INIT;
-    struct conn *c, *tmp;
+    struct hvi_link *it, *tmp;
+    struct conn *c;
 
-    if (core->nagents == 0)
-        return;
     while ((c = find_expired(core)) != NULL)
-        lease_expired(core, c); /* its ranks' connections go too: look from the start */
-    HASH_ITER(hh, core->conns, c, tmp)
+        lease_expired(core, c);
+    HVI_LIST_EACH(&core->agents, it, tmp)
     {
-        if (c->state != CONN_AGENT || core->now < c->beat_ms + HVI_HEARTBEAT_MS)
+        c = hvi_conn_at(it);
+        if (core->now < c->beat_ms + HVI_HEARTBEAT_MS)
             continue;
         c->beat_ms = core->now;
         beat.sent_ms = (uint64_t)core->now;

@@ -85,7 +85,9 @@ struct hvi_core *hvi_core_new(const struct hvi_core_config *config)
     core->cfg = *config;
     set_defaults(&core->cfg);
     core->start_by_ms = core->idle_ms = core->form_by_ms = -1;
+    core->failure.at_ms = -1;
     hvi_list_init(&core->waiting);
+    hvi_list_init(&core->agents);
     hvi_list_init(&core->lru);
     hvi_list_init(&core->partial);
     core->cfg.version = hvi_core_strdup(core, config->version);
@@ -160,8 +162,11 @@ void hvi_core_drop(struct hvi_core *core, struct conn *c)
     }
     if (c->state == CONN_MEMBER)
         core->members[c->rank].conn = NULL;
+    if (c->state == CONN_LEFT && c->rank < core->size &&
+        core->members[c->rank].left == c)
+        core->members[c->rank].left = NULL;
     if (c->state == CONN_AGENT)
-        core->nagents--;
+        hvi_list_remove(&c->link);
     HASH_DEL(core->conns, c);
     free_hello(c->hello);
     free(c->host);
@@ -175,7 +180,7 @@ static void tell_violation(struct hvi_core *core, struct conn *c, const char *te
     Hvi__Refused refused = HVI__REFUSED__INIT;
     Hvi__Closed closed = HVI__CLOSED__INIT;
 
-    if (c->state == CONN_OPEN && !c->agent) {
+    if ((c->state == CONN_OPEN && !c->agent) || c->state == CONN_WAITS) {
         refused.status = HVD_EPROTO;
         refused.text = (char *)(uintptr_t)text;
         hvi_emit_msg(core, c, HVI_MSG_REFUSED, &refused, true);
@@ -242,6 +247,9 @@ static void closed(struct hvi_core *core, const struct hvi_event *ev)
     switch (c->state) {
     case CONN_MEMBER:
         hvi_epoch_eof(core, c, ev->text);
+        break;
+    case CONN_LEFT:
+        hvi_epoch_left(core, c, ev->clean, ev->text);
         break;
     case CONN_AGENT:
         hvi_agents_closed(core, c, ev->clean, ev->text);
@@ -404,22 +412,20 @@ static void sooner(int64_t *deadline, int64_t at)
 
 static int64_t next_deadline(struct hvi_core *core)
 {
-    struct conn *c, *tmp;
+    struct hvi_link *it, *tmp;
     int64_t at = -1;
 
     sooner(&at, core->start_by_ms);
-    if (core->phase == EP_FORMING)
+    if (core->phase == EP_FORMING) {
         sooner(&at, core->form_by_ms);
+        sooner(&at, core->failure.at_ms);
+    }
     for (int32_t r = 0; core->nverdicts > 0 && r < core->size; r++)
         sooner(&at, core->members[r].verdict_ms);
-    HASH_ITER(hh, core->conns, c, tmp)
+    HVI_LIST_EACH(&core->agents, it, tmp)
     {
-        if (core->nagents == 0)
-            break;
-        if (c->state != CONN_AGENT)
-            continue;
-        sooner(&at, c->heard_ms + core->cfg.lease_ms);
-        sooner(&at, c->beat_ms + HVI_HEARTBEAT_MS);
+        sooner(&at, hvi_conn_at(it)->heard_ms + core->cfg.lease_ms);
+        sooner(&at, hvi_conn_at(it)->beat_ms + HVI_HEARTBEAT_MS);
     }
     if (core->idle_ms >= 0 && core->cfg.linger_ms >= 0)
         sooner(&at, core->idle_ms + core->cfg.linger_ms);

@@ -1,10 +1,11 @@
 /*
  * How members leave. BYE: the others' operations that need the rank fail, the epoch
- * goes on. End of connection without BYE, or the agent's word that the process ended: a
- * loss; CLOSED tells all others who and why, once. Each evidence waits HVI_VERDICT_MS
- * for the other: an end of file for the agent's word on how the process ended, an exit
- * for the BYE that may still lie in the connection. The epoch is over when every member
- * has ended.
+ * goes on; the leaver still runs what was ordered with it and has ended when its FINAL
+ * comes. End of connection without BYE or before FINAL, or the agent's word that the
+ * process ended: a loss; CLOSED tells all others who and why, once. Each evidence waits
+ * HVI_VERDICT_MS for the other: an end of file for the agent's word on how the process
+ * ended, an exit for what may still lie in the connection. The epoch is over when every
+ * member has ended.
  */
 #include "coordinator/core/state.h"
 
@@ -41,6 +42,7 @@ void hvi_epoch_reset(struct hvi_core *core)
         free(core->members[r].host);
         free(core->members[r].eof_text);
     }
+    hvi_form_forget_failure(core);
     free(core->members);
     free(core->places);
     hvi_out_unref(core->peers);
@@ -68,7 +70,13 @@ void hvi_epoch_close(struct hvi_core *core, int32_t rank, const char *cause,
     hvi_ready_flush(core); /* what was complete before comes first */
     core->phase = EP_BROKEN;
     hvi_emit_all(core, NULL, -1, HVI_MSG_CLOSED, &m);
+    for (int32_t r = 0; r < core->size;
+         r++) /* leavers may be in the middle of a group */
+        hvi_emit_msg(core, core->members[r].left, HVI_MSG_CLOSED, &m, false);
     hvi_negotiate_end(core);
+    for (int32_t r = 0; r < core->size; r++)
+        if (core->members[r].bye)
+            end_member(core, &core->members[r]);
     if (core->nlive == 0)
         core->phase = EP_NONE;
 }
@@ -83,15 +91,17 @@ void hvi_epoch_lose(struct hvi_core *core, int32_t rank, const char *cause,
     if (m->ended)
         return;
     m->lost = true;
-    if (m->conn != NULL) {
-        hvi_emit_close(core, m->conn);
-        hvi_core_drop(core, m->conn);
+    if (m->conn != NULL || m->left != NULL) {
+        struct conn *c = m->conn != NULL ? m->conn : m->left;
+
+        hvi_emit_close(core, c);
+        hvi_core_drop(core, c);
     }
     if (first) {
         core->lost_any = true;
         hvi_text_member(&t, core, rank);
         hvi_text_add(&t, ": %s", cause);
-        if (m->exited)
+        if (m->exited && !m->bye)
             hvi_emit_rank_note(core, HVI_NOTE_LEFT, m->slot, t.s);
         hvi_emit_rank_note(core, HVI_NOTE_LOST, m->slot, t.s);
         hvi_epoch_close(core, rank, cause, status);
@@ -105,7 +115,9 @@ static void lose_by_exit(struct hvi_core *core, int32_t rank)
     struct text t = {.n = 0};
 
     hvi_text_wait_status(&t, status);
-    if (status == 0)
+    if (core->members[rank].bye)
+        hvi_text_add(&t, " in hvd_shutdown");
+    else if (status == 0)
         hvi_text_add(&t, " without hvd_shutdown");
     hvi_epoch_lose(core, rank, t.s, HVD_EPEER);
 }
@@ -119,7 +131,7 @@ static void decide(struct hvi_core *core, int32_t rank)
         lose_by_exit(core, rank);
         return;
     }
-    hvi_text_add(&t, "connection lost");
+    hvi_text_add(&t, "connection lost%s", m->bye ? " in hvd_shutdown" : "");
     if (m->eof_text != NULL)
         hvi_text_add(&t, ": %s", m->eof_text);
     if (core->procs[m->slot].state == PROC_RUNS)
@@ -143,6 +155,20 @@ void hvi_epoch_eof(struct hvi_core *core, struct conn *c, const char *text)
         wait_verdict(core, m);
 }
 
+void hvi_epoch_left(struct hvi_core *core, struct conn *c, bool clean, const char *text)
+{
+    struct member *m = c->rank < core->size ? &core->members[c->rank] : NULL;
+
+    if (m == NULL || m->left != c || m->ended) {
+        hvi_core_drop(core, c); /* of an epoch that is over */
+    } else if (clean) {
+        hvi_core_drop(core, c);
+        end_member(core, m);
+    } else {
+        hvi_epoch_eof(core, c, text);
+    }
+}
+
 /* From agents.c: the process of a slot ended. */
 void hvi_epoch_exited(struct hvi_core *core, int32_t slot)
 {
@@ -152,7 +178,7 @@ void hvi_epoch_exited(struct hvi_core *core, int32_t slot)
         if (m->slot != slot || m->ended)
             continue;
         m->exited = true;
-        if (m->conn == NULL)
+        if (m->conn == NULL && m->left == NULL)
             decide(core, r);
         else
             wait_verdict(core, m);
@@ -186,7 +212,10 @@ void hvi_epoch_bye(struct hvi_core *core, struct conn *c)
     bye.epoch = core->epoch;
     bye.rank = rank;
     hvi_emit_msg(core, c, HVI_MSG_PEER_BYE, &bye, false);
-    end_member(core, m);
+    if (core->phase == EP_OPEN)
+        m->left = c; /* until its FINAL */
+    else
+        end_member(core, m);
 }
 
 void hvi_epoch_tick(struct hvi_core *core)

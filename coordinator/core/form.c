@@ -14,11 +14,6 @@
 
 #define HOST_MAX 255 /* bytes of a host's name */
 
-static struct conn *waiting_at(struct hvi_link *link)
-{
-    return HVI_CONTAINER(link, struct conn, link);
-}
-
 /* Ranks of the job that the waiting ones want to form. */
 static int32_t wanted_size(const struct hvi_core *core)
 {
@@ -26,7 +21,7 @@ static int32_t wanted_size(const struct hvi_core *core)
 
     if (core->nwaiting == 0)
         return (int32_t)core->cfg.np;
-    first = waiting_at(core->waiting.next);
+    first = hvi_conn_at(core->waiting.next);
     return first->hello->n_ranks > 0 ? (int32_t)first->hello->n_ranks
                                      : (int32_t)core->cfg.np;
 }
@@ -60,7 +55,7 @@ void hvi_form_refuse_all(struct hvi_core *core, enum hvd_status status,
     struct hvi_link *it, *tmp;
 
     HVI_LIST_EACH(&core->waiting, it, tmp)
-    refuse(core, waiting_at(it), -1, status, "%s", text);
+    refuse(core, hvi_conn_at(it), -1, status, "%s", text);
 }
 
 static void add_hello(struct text *t, const Hvi__Hello *h)
@@ -139,7 +134,7 @@ static enum hvd_status check_among(struct hvi_core *core, const Hvi__Hello *h,
     }
     HVI_LIST_EACH(&core->waiting, it, tmp)
     {
-        const Hvi__Hello *other = waiting_at(it)->hello;
+        const Hvi__Hello *other = hvi_conn_at(it)->hello;
 
         if (!same_list(h, other)) {
             hvi_text_add(t, "the list of ranks differs from that of ");
@@ -210,7 +205,7 @@ static bool waits(const struct hvi_core *core, int32_t slot)
     struct hvi_link *it, *tmp;
 
     HVI_LIST_EACH(&core->waiting, it, tmp)
-    if (waiting_at(it)->hello->want_rank == slot)
+    if (hvi_conn_at(it)->hello->want_rank == slot)
         return true;
     return false;
 }
@@ -218,7 +213,7 @@ static bool waits(const struct hvi_core *core, int32_t slot)
 /* The i-th rank of the plan that the job to form needs. */
 static int32_t wanted_slot(const struct hvi_core *core, int32_t i)
 {
-    const Hvi__Hello *h = waiting_at(core->waiting.next)->hello;
+    const Hvi__Hello *h = hvi_conn_at(core->waiting.next)->hello;
 
     return h->n_ranks > 0 ? h->ranks[i] : i;
 }
@@ -291,7 +286,7 @@ static void add_anonymous(struct text *t, const struct hvi_core *core, int32_t n
         if (i == 8)
             break;
         hvi_text_sep(t, i++, core->nwaiting);
-        add_hello(t, waiting_at(it)->hello);
+        add_hello(t, hvi_conn_at(it)->hello);
     }
     if (i < core->nwaiting)
         hvi_text_add(t, " and %d more", core->nwaiting - i);
@@ -576,7 +571,7 @@ static bool place_members(struct hvi_core *core)
         goto done;
     HVI_LIST_EACH(&core->waiting, it, tmp)
     {
-        const Hvi__Hello *h = waiting_at(it)->hello;
+        const Hvi__Hello *h = hvi_conn_at(it)->hello;
         const struct served *s = find_served(core, h);
 
         c[i].want = h->n_ranks > 0 ? rank_of_slot(h, h->want_rank) : h->want_rank;
@@ -588,7 +583,7 @@ static bool place_members(struct hvi_core *core)
     i = 0;
     HVI_LIST_EACH(&core->waiting, it, tmp)
     {
-        struct conn *w = waiting_at(it);
+        struct conn *w = hvi_conn_at(it);
         struct member *m = &core->members[slots[i]];
 
         m->conn = w;
@@ -717,11 +712,37 @@ static void form_failed(struct hvi_core *core, int32_t rank, const Hvi__Formed *
         welcome_all(core);
         return;
     }
+    if (core->failure.at_ms >= 0)
+        return; /* the first counts */
     hvi_text_add(&t, "could not form the %s data plane: ",
                  core->plane == HVI_PLANE_SHM ? "shm" : "tcp");
     hvi_text_add_peer(&t, m->text);
-    hvi_epoch_close(core, rank, t.s,
-                    m->status < 0 ? (enum hvd_status)m->status : HVD_EIO);
+    core->failure.rank = rank;
+    core->failure.status = m->status < 0 ? (enum hvd_status)m->status : HVD_EIO;
+    core->failure.text = hvi_core_strdup(core, t.s);
+    core->failure.at_ms = core->now + HVI_VERDICT_MS;
+}
+
+void hvi_form_forget_failure(struct hvi_core *core)
+{
+    free(core->failure.text);
+    core->failure.text = NULL;
+    core->failure.at_ms = -1;
+}
+
+/* A rank could not reach its peers, and none of them was lost meanwhile. */
+static void tell_failure(struct hvi_core *core)
+{
+    struct text t = {.n = 0};
+
+    if (core->nverdicts > 0) { /* one may be */
+        core->failure.at_ms = core->now + HVI_VERDICT_MS;
+        return;
+    }
+    hvi_text_member(&t, core, core->failure.rank);
+    hvi_emit_note(core, HVI_NOTE_INFO, "%s %s", t.s, core->failure.text);
+    core->lost_any = true;
+    hvi_epoch_close(core, core->failure.rank, core->failure.text, core->failure.status);
 }
 
 void hvi_form_formed(struct hvi_core *core, struct conn *c, const Hvi__Formed *m)
@@ -755,12 +776,16 @@ void hvi_form_tick(struct hvi_core *core)
 
     if (core->start_by_ms >= 0 && core->now >= core->start_by_ms)
         start_timeout(core);
+    if (core->phase == EP_FORMING && core->failure.at_ms >= 0 &&
+        core->now >= core->failure.at_ms)
+        tell_failure(core);
     if (core->phase != EP_FORMING || core->now < core->form_by_ms)
         return;
     for (int32_t r = 0; r < core->size; r++)
         if (!core->members[r].formed) {
             hvi_text_add(&t, "did not form the data plane within %g s",
                          core->cfg.start_timeout_ms / 1000.0);
+            core->lost_any = true;
             hvi_epoch_close(core, r, t.s, HVD_ETIMEDOUT);
             return;
         }

@@ -124,23 +124,25 @@ static void find_missing(struct hvi_core *core, const struct conn *c,
 
 /* ---- asking */
 
-static void ask_agents(struct hvi_core *core, const struct stall *s)
+static void ask_agents(struct hvi_core *core, struct stall *s)
 {
     Hvi__ProcProbe m = HVI__PROC_PROBE__INIT;
     int32_t slots[HVD_RANKS_MAX];
-    struct conn *c, *tmp;
+    struct hvi_link *it, *tmp;
 
     m.probe = s->probe;
     m.ranks = slots;
-    HASH_ITER(hh, core->conns, c, tmp)
+    HVI_LIST_EACH(&core->agents, it, tmp)
     {
-        if (core->nagents == 0)
-            return;
+        struct conn *c = hvi_conn_at(it);
+
         m.n_ranks = 0;
-        for (int32_t r = 0; c->state == CONN_AGENT && r < core->size; r++)
+        for (int32_t r = 0; r < core->size; r++)
             if (rankset_has(&s->missing, r) &&
-                core->procs[core->members[r].slot].agent == c->id)
+                core->procs[core->members[r].slot].agent == c->id) {
                 slots[m.n_ranks++] = core->members[r].slot;
+                rankset_add(&s->asked_proc, r);
+            }
         if (m.n_ranks > 0)
             hvi_emit_msg(core, c, HVI_MSG_PROC_PROBE, &m, false);
     }
@@ -295,7 +297,8 @@ static void report(struct hvi_core *core, struct stall *s)
 static void report_if_complete(struct hvi_core *core, struct stall *s)
 {
     for (size_t i = 0; i < HVD_RANKS_MAX / 64; i++)
-        if ((s->asked.w[i] & ~s->answered.w[i]) != 0)
+        if ((s->asked.w[i] & ~s->answered.w[i]) != 0 ||
+            (s->asked_proc.w[i] & ~s->answered_proc.w[i]) != 0)
             return;
     report(core, s);
 }
@@ -375,11 +378,13 @@ static void start_report(struct hvi_core *core, struct stall *s,
     }
     memset(&s->asked, 0, sizeof s->asked);
     memset(&s->answered, 0, sizeof s->answered);
+    memset(&s->asked_proc, 0, sizeof s->asked_proc);
+    memset(&s->answered_proc, 0, sizeof s->answered_proc);
     s->missing = *missing;
     s->more = 0;
     s->reported_ms = -1;
     ask(core, s);
-    if (no_ranks(&s->asked))
+    if (no_ranks(&s->asked) && no_ranks(&s->asked_proc))
         report(core, s);
 }
 
@@ -456,6 +461,7 @@ void hvi_stall_proc_state(struct hvi_core *core, const struct conn *c,
                 return;
             free(a->state);
             a->state = hvi_core_strdup(core, m->states[i]);
+            rankset_add(&s->answered_proc, r);
             if (mute(m->states[i]))
                 rankset_add(&s->answered, r);
         }

@@ -63,7 +63,7 @@ struct conn {
     uint8_t entropy[HVI_EPOCH_KEY_BYTES];
     Hvi__Hello *hello;    /* WAITS, MEMBER, LEFT: owned */
     int32_t rank;         /* MEMBER, LEFT: rank of the epoch */
-    struct hvi_link link; /* WAITS */
+    struct hvi_link link; /* WAITS: core->waiting, AGENT: core->agents */
     /* agents */
     char *host;
     int64_t heard_ms, beat_ms;
@@ -100,7 +100,8 @@ struct pset_call {
 };
 
 struct member {
-    struct conn *conn; /* NULL: ended */
+    struct conn *conn; /* NULL: ended, or leaving */
+    struct conn *left; /* said BYE in an open epoch: it still runs what was ordered */
     int32_t slot;      /* rank in the plan */
     uint32_t first_epoch;
     char *host;
@@ -168,8 +169,10 @@ struct stall {
     uint32_t pset, kind;
     uint64_t waited_ms;
     uint32_t more; /* other operations that wait for the same ranks */
-    struct rankset missing, asked, answered;
-    int64_t reported_ms; /* -1: being collected */
+    struct rankset missing;
+    struct rankset asked, answered;           /* themselves */
+    struct rankset asked_proc, answered_proc; /* their agents */
+    int64_t reported_ms;                      /* -1: being collected */
     int64_t due_ms;
     uint64_t probe;
     struct stall_answer *answers;
@@ -200,7 +203,8 @@ struct hvi_core {
     int64_t start_by_ms;     /* -1: nobody waits */
     struct proc *procs;      /* [np] */
     struct served *served;   /* [nserved] */
-    int32_t nwaiting, nserved, nagents;
+    struct hvi_link agents;  /* of conn.link */
+    int32_t nwaiting, nserved;
 
     /* epoch */
     uint32_t epoch, attempt, plane;
@@ -210,6 +214,12 @@ struct hvi_core {
     struct hvi_place *places;
     struct hvi_out *peers; /* shared part of WELCOME */
     int64_t form_by_ms;
+    struct form_failure {
+        int64_t at_ms; /* told then, unless a loss explains it; -1: none */
+        int32_t rank;
+        enum hvd_status status;
+        char *text;
+    } failure;
     int64_t idle_ms; /* since when nothing is going on after an epoch, -1 */
     uint8_t key[HVI_EPOCH_KEY_BYTES];
     struct rankset gone; /* members that said BYE */
@@ -294,14 +304,19 @@ void hvi_form_formed(struct hvi_core *core, struct conn *c, const Hvi__Formed *m
 void hvi_form_check_exited(struct hvi_core *core);
 /** Starts the next epoch when all are there and the old one is over. */
 void hvi_form_try(struct hvi_core *core);
+/** What FORMED said failed is of no interest any more. */
+void hvi_form_forget_failure(struct hvi_core *core);
 void hvi_form_tick(struct hvi_core *core);
 void hvi_form_refuse_all(struct hvi_core *core, enum hvd_status status,
                          const char *text);
 
 /* ---- epoch.c */
 void hvi_epoch_bye(struct hvi_core *core, struct conn *c);
-/** The connection of a member ended without BYE. Takes nothing. */
+/** The connection of a member ended, after BYE: without FINAL. c is gone. */
 void hvi_epoch_eof(struct hvi_core *core, struct conn *c, const char *text);
+/** The connection of one that said BYE ended. c is gone. */
+void hvi_epoch_left(struct hvi_core *core, struct conn *c, bool clean,
+                    const char *text);
 /** The agent says that the process of a slot ended. */
 void hvi_epoch_exited(struct hvi_core *core, int32_t slot);
 void hvi_epoch_lose(struct hvi_core *core, int32_t rank, const char *cause,
@@ -384,6 +399,10 @@ int64_t hvi_stall_deadline(const struct hvi_core *core);
 void hvi_stall_end(struct hvi_core *core);
 
 /* ---- small helpers */
+static inline struct conn *hvi_conn_at(struct hvi_link *link)
+{
+    return HVI_CONTAINER(link, struct conn, link);
+}
 static inline struct member *hvi_core_member(struct hvi_core *core,
                                              const struct conn *c)
 {

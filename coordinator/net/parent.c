@@ -85,7 +85,11 @@ enum hvd_status hvi_parent_open(struct hvi_parent *p, uv_loop_t *loop, int read_
     uv_pipe_init(loop, &p->out, 0);
     p->in.data = p->out.data = p;
     p->in_open = p->out_open = true;
-    rc = uv_pipe_open(&p->in, read_fd);
+    /* libuv aborts when it polls a file */
+    rc = uv_guess_handle(read_fd) == UV_NAMED_PIPE &&
+                 uv_guess_handle(write_fd) == UV_NAMED_PIPE
+             ? uv_pipe_open(&p->in, read_fd)
+             : UV_EINVAL;
     if (rc == 0)
         rc = uv_pipe_open(&p->out, write_fd);
     if (rc == 0)

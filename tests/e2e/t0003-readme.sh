@@ -13,6 +13,19 @@ cat out
 echo "-- the same without a launcher is a job of one"
 ./first | grep -x 'rank 0 of 1: average 1 10 100, sum 1 10 100'
 
+echo "-- the C program is the example, so that both stay right"
+cmp first.c "$HVD_SRC/worker/examples/allreduce.c"
+
+if python=$("$HVD_SRC/scripts/python-env.sh" --check torch-debian); then
+    echo "-- the PyTorch program: all ranks end with the same weights"
+    awk '/^```python$/ { on = 1; next } /^```$/ { on = 0 } on' "$readme" >train.py
+    PYTHONPATH=$HVD_SRC/worker/python hvdrun -np 3 "$python" train.py >out 2>err ||
+        { cat out err; exit 1; }
+    cat out
+    [ "$(grep -c 'rank [0-2] has' out)" = 3 ]
+    [ "$(sed 's/.* has //' out | sort -u | wc -l)" = 1 ]
+fi
+
 echo "-- every option and file that README names is there"
 hvdrun --help >help
 for option in $(grep -o '`-\{1,2\}[a-z][a-z-]*' "$readme" | tr -d '`' | sort -u); do

@@ -13,7 +13,7 @@ fail() {
 endpoint() {
     local until=$((SECONDS + 10)) where
     while [ $SECONDS -lt $until ]; do
-        where=$(sed -n 's/.*HVD_COORDINATOR=\([^ ]*\) .*/\1/p' "$1")
+        where=$(sed -n 's/.*HVD_COORDINATOR=\([^ ]*\) .*/\1/p' "$1" 2>/dev/null || true)
         [ -n "$where" ] && echo "$where" && return
         sleep 0.02
     done

@@ -137,6 +137,8 @@ struct hvi_ctx {
     struct hvi_bells *bells;
     int bell; /* own index in bells */
     struct hvi_board *board;
+    struct hvi_board_group next_group; /* read from the board, not yet resolved */
+    bool have_next_group;              /* it waits for an ASSIGN */
     struct hvi_plane *plane;
 
     pthread_mutex_t exec;

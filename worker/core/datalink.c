@@ -622,7 +622,7 @@ static enum hvd_status meet(struct meeting *g, struct hvi_listener *l, struct po
         if (timeout_ms == 0)
             return HVD_ETIMEDOUT;
         fill_poll(g, l, p, &timeout_ms);
-        if (poll(p, (nfds_t)(3 + n), timeout_ms) < 0) {
+        if (poll(p, 3 + (nfds_t)n, timeout_ms) < 0) {
             if (errno == EINTR)
                 continue;
             return hvi_fail(err, HVD_EIO, "poll: %s", strerror(errno));

@@ -479,18 +479,37 @@ static struct hvi_run *resolve(struct hvi_ctx *c, uint64_t seq, const uint32_t *
 static const char joined_text[] =
     "a rank has joined (hvd_join); only allreduce can run until every rank has joined";
 
+/* Every id of the group has come from the coordinator. A rank that has joined may see a
+ * group sealed by the others before its own ASSIGN arrives. */
+static bool all_known(const struct hvi_ctx *c, const struct hvi_board_group *g)
+{
+    for (uint32_t i = 0; i < g->nids; i++) {
+        uint32_t id = g->ids[i].id;
+
+        if (id < HVI_BOARD_MAX_IDS &&
+            (c->by_id[id] == NULL || c->by_id[id]->generation < g->ids[i].generation))
+            return false;
+    }
+    return true;
+}
+
 void hvi_negotiate_pump(struct hvi_ctx *c)
 {
-    static _Thread_local struct hvi_board_group g;
-
     if (c->mode != HVI_MODE_SHM)
         return;
-    while (hvi_board_read(c->board, c->bell, &g)) {
-        struct hvi_run *run = resolve(c, g.seq, &g.ids[0].id, g.nids, 2);
+    for (;;) {
+        struct hvi_board_group *g = &c->next_group;
+        struct hvi_run *run;
 
+        if (!c->have_next_group && !hvi_board_read(c->board, c->bell, g))
+            break;
+        c->have_next_group = !all_known(c, g);
+        if (c->have_next_group)
+            break; /* what is behind it has to wait too */
+        run = resolve(c, g->seq, &g->ids[0].id, g->nids, 2);
         if (run == NULL)
             continue;
-        if (g.joined_bad) {
+        if (g->joined_bad) {
             run->status = HVD_EUNSUPPORTED;
             run->text = joined_text;
         }
@@ -616,6 +635,7 @@ static enum hvd_status on_assign(struct hvi_ctx *c, const Hvi__Assign *m,
         struct hvi_board_meta meta = board_meta(set, req);
 
         hvi_board_define(c->board, m->id, m->generation, &meta);
+        hvi_negotiate_pump(c);
     }
     e = entry_find(c, key);
     if (e == NULL || e->state != HVI_ENTRY_ANNOUNCED)
@@ -1048,8 +1068,8 @@ void hvi_describe_wait(struct hvi_ctx *c, const struct hvi_op *op, struct hvi_er
     struct hvi_entry *e;
 
     pthread_mutex_lock(&c->lock);
-    e = entry_of(c, op);
-    if (e != NULL && missing != NULL && e->state != HVI_ENTRY_SEALED) {
+    e = missing != NULL ? entry_of(c, op) : NULL;
+    if (e != NULL && e->state != HVI_ENTRY_SEALED) {
         size_t n = missing_ranks(c, e, missing);
 
         for (size_t i = 0; i < n && used < sizeof list - 16; i++)
@@ -1103,6 +1123,7 @@ void hvi_negotiate_fini(struct hvi_ctx *c)
 
     HASH_ITER(hh, c->known, k, next)
     {
+        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the table */
         HASH_DEL(c->known, k);
         known_free(k);
     }

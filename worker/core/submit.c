@@ -220,7 +220,7 @@ static enum hvd_status fill_op(struct hvi_op *o, const struct hvd_op *op,
     if (o->rows == NULL ||
         (op->splits != NULL && op->kind == HVD_ALLTOALL && o->splits == NULL))
         return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", shown_name(op));
-    if (o->splits != NULL)
+    if (o->splits != NULL && op->splits != NULL)
         memcpy(o->splits, op->splits, (size_t)set->size * sizeof *o->splits);
     return HVD_OK;
 }

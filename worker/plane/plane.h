@@ -14,7 +14,8 @@
 /** One tensor of a sealed group on this rank. */
 struct hvi_piece {
     const void *in; /* NULL: this rank has joined: take part with the neutral element */
-    void *out;      /* NULL with in == NULL; may equal in */
+    void *out;      /* NULL with in == NULL; allreduce, broadcast: may equal in, else it
+                     * must not overlap it */
     int64_t count;  /* elements of `in` (broadcast, allreduce: equal on every rank) */
     int64_t row;    /* elements of one row (product of dims[1..]); 1 for vectors */
     /* gather-like kinds: */

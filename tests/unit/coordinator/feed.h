@@ -272,6 +272,20 @@ static inline void feed_bye(struct feed *f, uint64_t conn, uint32_t epoch)
     feed_msg(f, conn, HVI_MSG_BYE, &m);
 }
 
+/** FINAL came: a clean end. */
+static inline void feed_final(struct feed *f, uint64_t conn)
+{
+    struct hvi_event ev = {.kind = HVI_EV_CLOSED, .conn = conn, .clean = true};
+
+    feed_step(f, &ev);
+}
+
+static inline void feed_leave(struct feed *f, uint64_t conn, uint32_t epoch)
+{
+    feed_bye(f, conn, epoch);
+    feed_final(f, conn);
+}
+
 static inline void feed_join(struct feed *f, uint64_t conn, uint32_t epoch)
 {
     Hvi__Join m = HVI__JOIN__INIT;

@@ -30,7 +30,7 @@ Test(epoch, bye_is_echoed_and_told, .timeout = 10)
     feed_bye(f, 2, 1);
     feed_is(f,
             "send 1 PEER_BYE rank=1\nsend 3 PEER_BYE rank=1\nsend 2 PEER_BYE rank=1\n");
-    feed_closed(f, 2);
+    feed_final(f, 2);
     feed_is(f, "");
     /* what needs the leaver gets no id; what does not goes on */
     feed_announce(f, 1, 1, &(struct feed_op){.name = "x"});
@@ -39,6 +39,54 @@ Test(epoch, bye_is_echoed_and_told, .timeout = 10)
     feed_bye(f, 1, 1);
     feed_bye(f, 3, 1);
     feed_lacks(f, "CLOSED");
+    feed_free(f);
+}
+
+Test(epoch, a_leaver_that_ends_before_its_final_is_lost, .timeout = 10)
+{
+    struct feed *f = feed_up(3, HVI_PLANE_AUTO);
+
+    feed_bye(f, 2, 1);
+    feed_forget(f);
+    feed_closed(f, 2); /* others may be in a group with it */
+    feed_is(f,
+            "note lost rank=1 text='rank 1 (host a, pid 101): connection lost in "
+            "hvd_shutdown'\n"
+            "send 1 CLOSED rank=1 HVD_EPEER cause='connection lost in hvd_shutdown'\n"
+            "send 3 CLOSED rank=1 HVD_EPEER cause='connection lost in hvd_shutdown'\n");
+    feed_free(f);
+}
+
+Test(epoch, a_leaver_hears_of_a_loss, .timeout = 10)
+{
+    struct feed *f = feed_up(3, HVI_PLANE_AUTO);
+
+    feed_bye(f, 2, 1);
+    feed_forget(f);
+    feed_closed(f, 3);
+    feed_has(f, "send 1 CLOSED rank=2");
+    feed_has(f, "send 2 CLOSED rank=2");
+    feed_forget(f);
+    feed_closed(f, 2); /* of no consequence any more */
+    feed_bye(f, 1, 1);
+    feed_is(f, "send 1 PEER_BYE rank=0\n");
+    feed_form(f, 11, 3, 2, HVI_PLANE_AUTO);
+    feed_free(f);
+}
+
+Test(epoch, a_leaver_killed_by_a_signal_is_told_as_such, .timeout = 10)
+{
+    struct feed *f = with_agents();
+
+    feed_bye(f, 2, 1);
+    feed_forget(f);
+    feed_exited(f, 51, 1, SIGKILL);
+    feed_is(f, ""); /* its FINAL may still lie in the connection */
+    feed_closed(f, 2);
+    feed_has(f, "note lost rank=1 text='rank 1 (host a, pid 101): killed by SIGKILL in "
+                "hvd_shutdown'");
+    feed_lacks(f, "note left");
+    feed_has(f, "send 1 CLOSED rank=1");
     feed_free(f);
 }
 
@@ -128,7 +176,7 @@ Test(epoch, a_bye_behind_the_exit_is_no_loss, .timeout = 10)
     struct feed *f = with_agents();
 
     feed_exited(f, 52, 2, 0);
-    feed_bye(f, 3, 1);
+    feed_leave(f, 3, 1);
     feed_wait(f, 1000);
     feed_lacks(f, "CLOSED");
     feed_lacks(f, "note");
@@ -250,13 +298,13 @@ Test(epoch, lingers_and_finishes, .timeout = 10)
     feed_wait(f, 60000);
     feed_is(f, ""); /* nobody came yet: it waits for ever */
     feed_form(f, 1, 2, 1, HVI_PLANE_AUTO);
-    feed_bye(f, 1, 1);
-    feed_bye(f, 2, 1);
+    feed_leave(f, 1, 1);
+    feed_leave(f, 2, 1);
     feed_wait(f, 2999);
     feed_lacks(f, "finish");
     feed_form(f, 3, 2, 2, HVI_PLANE_AUTO);
     feed_wait(f, 60000);
-    feed_bye(f, 3, 2);
+    feed_leave(f, 3, 2);
     feed_closed(f, 4);
     feed_forget(f);
     feed_wait(f, 3000);
@@ -351,6 +399,33 @@ Test(stall, asks_the_agent_about_the_process, .timeout = 10)
         f,
         "note stall text='allreduce 'grad' has waited 10.0 s for rank 2 (host a, pid "
         "102): stopped'\n");
+    feed_free(f);
+}
+
+Test(stall, waits_for_rank_and_agent, .timeout = 10)
+{
+    struct feed *f = stalled(true, 0);
+    Hvi__ProcState state = HVI__PROC_STATE__INIT;
+    int32_t ranks[] = {2};
+    char running[] = "running", *states[] = {running};
+
+    feed_announce(f, 1, 1, &(struct feed_op){.name = "grad"});
+    feed_stalled(f, 1, "grad", 10000, 0, NULL);
+    feed_forget(f);
+    feed_probe_reply(f, 2, 1, "in the program");
+    feed_probe_reply(f, 3, 1, "in the program");
+    feed_is(f, "");
+    state.probe = 1;
+    state.n_ranks = state.n_states = 1;
+    state.ranks = ranks;
+    state.states = states;
+    feed_msg(f, 52, HVI_MSG_PROC_STATE, &state);
+    feed_is(f, ""); /* the agent of rank 1 is slow */
+    feed_wait(f, 1000);
+    feed_is(f,
+            "note stall text='allreduce 'grad' has waited 10.0 s for rank 1 (host a, "
+            "pid 101): in the program; rank 2 (host a, pid 102): running, in the "
+            "program'\n");
     feed_free(f);
 }
 

@@ -59,8 +59,8 @@ Test(form, ranks_keep_their_numbers_in_the_next_epoch, .timeout = 10)
     feed_hello(f, 2, &(struct feed_hello){.want = -1, .pid = 12});
     feed_formed(f, 1, 1, 1, 0, "");
     feed_formed(f, 2, 1, 1, 0, "");
-    feed_bye(f, 1, 1);
-    feed_bye(f, 2, 1);
+    feed_leave(f, 1, 1);
+    feed_leave(f, 2, 1);
     feed_forget(f);
     feed_hello(f, 4, &(struct feed_hello){.want = -1, .pid = 12});
     feed_hello(f, 3, &(struct feed_hello){.want = -1, .pid = 11});
@@ -82,8 +82,7 @@ Test(form, a_hundred_epochs_in_one_life, .timeout = 20)
         feed_announce(f, first + 2, e, &(struct feed_op){.name = "x"});
         feed_has(f, "ASSIGN id=0 gen=1 name='x'");
         for (uint64_t c = first; c < first + 3; c++) {
-            feed_bye(f, c, e);
-            feed_closed(f, c);
+            feed_leave(f, c, e);
         }
         feed_forget(f);
     }
@@ -95,13 +94,15 @@ Test(form, a_new_hello_waits_for_the_old_epoch, .timeout = 10)
     struct feed *f = feed_job(2);
 
     feed_form(f, 1, 2, 1, HVI_PLANE_AUTO);
-    feed_bye(f, 1, 1);
+    feed_leave(f, 1, 1);
     feed_hello(f, 3, &(struct feed_hello){.want = 0});
     feed_forget(f);
     feed_wait(f, 1000);
     feed_is(f, "");
     feed_bye(f, 2, 1);
     feed_hello(f, 4, &(struct feed_hello){.want = 1});
+    feed_lacks(f, "WELCOME"); /* the old one still runs what was ordered */
+    feed_final(f, 2);
     feed_has(f, "send 3 WELCOME epoch=2 attempt=1");
     feed_has(f, "send 4 WELCOME epoch=2 attempt=1");
     feed_free(f);
@@ -312,6 +313,58 @@ Test(form, plane_follows_memory_and_wishes, .timeout = 10)
     }
 }
 
+/* One letter a rank: its host, which is also its memory. */
+static struct feed *job_on(const char *where)
+{
+    struct feed *f = feed_job((uint32_t)strlen(where));
+
+    for (int r = 0; where[r] != '\0'; r++) {
+        char host[2] = {where[r], '\0'};
+
+        feed_hello(f, 1 + (uint64_t)r,
+                   &(struct feed_hello){.want = r, .host = host, .host_id = host});
+    }
+    return f;
+}
+
+Test(form, hosts_of_several_ranks_share_memory_inside, .timeout = 10)
+{
+    static const struct {
+        const char *where;
+        int plane;
+    } cases[] = {
+        {"aabb", 3}, {"aab", 3}, {"abb", 3},  {"aaaa", 1},
+        {"ab", 2},   {"abc", 2}, {"abab", 2}, {"aba", 2},
+    };
+    char want[64];
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct feed *f = job_on(cases[i].where);
+
+        snprintf(want, sizeof want, "WELCOME epoch=1 attempt=1 plane=%d rank=1/",
+                 cases[i].plane);
+        feed_has(f, want);
+        feed_free(f);
+    }
+}
+
+Test(form, several_hosts_fall_back_to_tcp_and_are_ordered, .timeout = 10)
+{
+    struct feed *f = job_on("aab");
+
+    feed_forget(f);
+    feed_formed(f, 2, 1, 1, HVD_ENOMEM, "no memory for the segment");
+    feed_has(f, "send 1 WELCOME epoch=1 attempt=2 plane=2 rank=0/3");
+    feed_free(f);
+    f = job_on("aab");
+    for (uint64_t c = 1; c <= 3; c++)
+        feed_formed(f, c, 1, 1, 0, "");
+    feed_forget(f);
+    feed_announce_all(f, 3, &(struct feed_op){.name = "x"});
+    feed_has(f, "send 3 ORDER [seq=0 ids=0]\n");
+    feed_free(f);
+}
+
 Test(form, falls_back_to_tcp_once, .timeout = 10)
 {
     struct feed *f = feed_job(2);
@@ -409,5 +462,94 @@ Test(form, messages_before_their_time_are_violations, .timeout = 10)
     feed_forget(f);
     feed_announce(f, 2, 1, &(struct feed_op){.name = "x"});
     feed_has(f, "protocol error: ANNOUNCE before GO");
+    feed_free(f);
+}
+
+Test(form, a_waiting_rank_that_speaks_out_of_turn_is_refused, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_announce(f, 1, 1, &(struct feed_op){.name = "x"});
+    feed_is(
+        f,
+        "send 1 REFUSED HVD_EPROTO text='protocol error: unexpected ANNOUNCE' last\n");
+    feed_hello(f, 2, &(struct feed_hello){.want = 0});
+    feed_hello(f, 3, &(struct feed_hello){.want = 1});
+    feed_has(f, "send 2 WELCOME");
+    feed_free(f);
+}
+
+/* Every action of a job of two, from the first HELLO to the end of the program. */
+Test(form, golden_trace_of_a_whole_life, .timeout = 10)
+{
+    static const int32_t one[] = {1};
+    struct feed *f = feed_new(&(struct hvi_core_config){
+        .np = 2, .cache_capacity = 2, .stall_warn_ms = 5000, .linger_ms = 1000});
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 1, .plane = HVI_PLANE_TCP});
+    feed_hello(f, 2, &(struct feed_hello){.want = 0});
+    feed_formed(f, 1, 1, 1, 0, "");
+    feed_formed(f, 2, 1, 1, 0, "");
+    feed_announce(f, 2, 1, &(struct feed_op){.name = "a"});
+    feed_announce(f, 2, 1, &(struct feed_op){.name = "b"});
+    feed_announce(f, 1, 1, &(struct feed_op){.name = "b"});
+    feed_announce(f, 1, 1, &(struct feed_op){.name = "a"});
+    feed_ready(f, 1, 1, 1, 1);
+    feed_ready(f, 2, 1, 1, 1);
+    feed_announce(f, 1, 1, &(struct feed_op){.name = "c", .count = 3});
+    feed_announce(f, 2, 1, &(struct feed_op){.name = "c", .count = 4});
+    feed_announce(f, 1, 1, &(struct feed_op){.name = "c"});
+    feed_announce(f, 2, 1, &(struct feed_op){.name = "c"});
+    feed_pset_add(f, 1, 1, one);
+    feed_pset_add(f, 2, 1, one);
+    feed_announce(f, 1, 1, &(struct feed_op){.name = "a", .pset = 1});
+    feed_join(f, 1, 1);
+    feed_join(f, 2, 1);
+    feed_leave(f, 2, 1);
+    feed_leave(f, 1, 1);
+    feed_wait(f, 1000);
+    feed_is(f, "send 2 WELCOME epoch=1 attempt=1 plane=2 rank=0/2 local=0/2 cross=0/1 "
+               "peers=2\n"
+               "send 1 WELCOME epoch=1 attempt=1 plane=2 rank=1/2 local=1/2 cross=0/1 "
+               "peers=2\n"
+               "send 2 GO\n"
+               "send 1 GO\n"
+               "send 2 ASSIGN id=0 gen=1 name='b'\n"
+               "send 1 ASSIGN id=0 gen=1 name='b'\n"
+               "send 2 ORDER [seq=0 ids=0]\n"
+               "send 1 ORDER [seq=0 ids=0]\n"
+               "send 2 ASSIGN id=1 gen=1 name='a'\n"
+               "send 1 ASSIGN id=1 gen=1 name='a'\n"
+               "send 2 ORDER [seq=1 ids=1]\n"
+               "send 1 ORDER [seq=1 ids=1]\n"
+               "send 2 ORDER [seq=2 ids=1]\n"
+               "send 1 ORDER [seq=2 ids=1]\n"
+               "send 2 FAIL name='c' HVD_EMISMATCH text='the ranks disagree: shape [4] "
+               "on rank 0, "
+               "[3] on rank 1'\n"
+               "send 1 FAIL name='c' HVD_EMISMATCH text='the ranks disagree: shape [4] "
+               "on rank 0, "
+               "[3] on rank 1'\n"
+               "send 2 EVICT id=0 gen=1\n"
+               "send 1 EVICT id=0 gen=1\n"
+               "send 2 ASSIGN id=0 gen=2 name='c'\n"
+               "send 1 ASSIGN id=0 gen=2 name='c'\n"
+               "send 2 ORDER [seq=3 ids=0]\n"
+               "send 1 ORDER [seq=3 ids=0]\n"
+               "send 2 PSET_REPLY add pset=1 HVD_OK ranks=1\n"
+               "send 1 PSET_REPLY add pset=1 HVD_OK ranks=1\n"
+               "send 2 EVICT id=1 gen=1\n"
+               "send 1 EVICT id=1 gen=1\n"
+               "send 1 ASSIGN id=1 gen=2 name='a' pset=1\n"
+               "send 2 ORDER [seq=4 ids=1]\n"
+               "send 1 ORDER [seq=4 ids=1]\n"
+               "send 2 JOIN_DONE last=0 gen=1\n"
+               "send 1 JOIN_DONE last=0 gen=1\n"
+               "send 1 PEER_BYE rank=0\n"
+               "send 2 PEER_BYE rank=0\n"
+               "send 1 PEER_BYE rank=1\n"
+               "finish 0\n");
+    cr_assert(f->finished && f->status == 0);
     feed_free(f);
 }

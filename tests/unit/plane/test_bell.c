@@ -123,6 +123,49 @@ Test(bell, sleep_ends_at_its_timeout, .timeout = 10)
     free(b);
 }
 
+/* What another rank does between two steps of a sleeper. */
+struct meanwhile {
+    struct hvi_bells *bells;
+    int ring_at; /* the question, counted from 1, during which it rings */
+    int ready_at;
+    int asked;
+};
+
+static bool ring_meanwhile(void *arg)
+{
+    struct meanwhile *m = arg;
+
+    m->asked++;
+    if (m->asked == m->ring_at)
+        hvi_bell_ring(m->bells, 9);
+    return m->asked >= m->ready_at;
+}
+
+static int64_t slept_ms(struct meanwhile m)
+{
+    int64_t began_ms = hvi_now_ms();
+
+    hvi_bell_sleep(m.bells, 9, ring_meanwhile, &m, 0, false, 6000);
+    return hvi_now_ms() - began_ms;
+}
+
+Test(bell, a_change_before_the_sleeper_is_seen_to_sleep_is_noticed, .timeout = 20)
+{
+    struct hvi_bells *b = new_bells();
+
+    cr_assert_lt(slept_ms((struct meanwhile){b, 1, 2, 0}), 3000);
+    free(b);
+}
+
+Test(bell, a_ring_just_before_the_sleep_ends_it, .timeout = 20)
+{
+    struct hvi_bells *b = new_bells();
+
+    cr_assert_lt(slept_ms((struct meanwhile){b, 2, 100, 0}), 3000);
+    cr_assert_eq(atomic_load(&b->bell[9].word), 1);
+    free(b);
+}
+
 struct forced {
     struct hvi_bells *bells;
     _Atomic int awake;

@@ -646,6 +646,111 @@ Test(planes, tcp_checks_every_header, .timeout = 30)
     cr_assert_eq(talk_to(bytes, 20, false, &err), HVD_INPROGRESS, "a later group");
 }
 
+/* ---- tcp: in place, with a peer that sends everything before it reads anything */
+
+enum { SLOW_COUNT = 4 * 65536 }; /* four messages of two ranks */
+
+/* Sends what the socket takes; true: all is out. */
+static bool push(int fd, const uint8_t *data, size_t size_bytes, size_t *at)
+{
+    ssize_t n = send(fd, data + *at, size_bytes - *at, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+    *at += n > 0 ? (size_t)n : 0;
+    return *at == size_bytes;
+}
+
+static bool pull(int fd, uint8_t *data, size_t size_bytes, size_t *at)
+{
+    ssize_t n = recv(fd, data + *at, size_bytes - *at, MSG_DONTWAIT);
+
+    *at += n > 0 ? (size_t)n : 0;
+    return *at == size_bytes;
+}
+
+static enum hvd_status step(struct hvi_plane *p, struct hvi_err *err)
+{
+    enum hvd_status rc = p->ops->progress(p, err);
+
+    if (rc == HVD_INPROGRESS)
+        p->ops->wait(p, 1);
+    return rc;
+}
+
+/* The stream of one rank: four messages of value[i] = i + add. */
+static void make_stream(uint8_t *out, float add)
+{
+    size_t part = SLOW_COUNT / 4;
+
+    for (uint32_t step = 0; step < 4; step++) {
+        put_head(out, 7, step, (uint32_t)(part * sizeof(float)));
+        out += 16;
+        for (size_t i = 0; i < part; i++, out += sizeof(float)) {
+            float f = (float)(step * part + i) + add;
+
+            memcpy(out, &f, sizeof(f));
+        }
+    }
+}
+
+Test(planes, tcp_sends_its_input_before_the_result_replaces_it, .timeout = 30)
+{
+    size_t size = 4 * 16 + SLOW_COUNT * sizeof(float);
+    uint8_t *theirs = malloc(size);
+    uint8_t *want = malloc(size);
+    uint8_t *got = malloc(size);
+    float *v = malloc(SLOW_COUNT * sizeof(*v));
+    int32_t members[2] = {0, 1};
+    struct hvi_piece piece = floats(v, SLOW_COUNT);
+    struct hvi_group g = {.seq = 7,
+                          .kind = HVD_ALLREDUCE,
+                          .reduce_op = HVD_SUM,
+                          .dtype = HVD_FLOAT32,
+                          .prescale = 1,
+                          .postscale = 1,
+                          .nmembers = 2,
+                          .members = members,
+                          .npieces = 1,
+                          .pieces = &piece};
+    int64_t deadline_ms = hvi_now_ms() + 10000;
+    enum hvd_status rc = HVD_INPROGRESS;
+    struct hvi_plane *p = NULL;
+    struct hvi_err err = {{0}};
+    size_t out_at = 0;
+    size_t in_at = 0;
+    int pair[2];
+
+    cr_assert(theirs != NULL && want != NULL && got != NULL && v != NULL);
+    make_stream(theirs, 0.5f);
+    make_stream(want, 0);
+    for (int i = 0; i < SLOW_COUNT; i++)
+        v[i] = (float)i;
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    cr_assert_eq(hvi_tcp_new(0, 2, (int[2]){-1, pair[0]}, &p, &err), HVD_OK);
+    cr_assert_eq(p->ops->start(p, &g, &err), HVD_OK, "%s", err.text);
+    while (!push(pair[1], theirs, size, &out_at) && hvi_now_ms() < deadline_ms)
+        rc = step(p, &err);
+    for (int i = 0; i < 10 && rc == HVD_INPROGRESS; i++)
+        rc = step(p, &err);
+    cr_assert_eq(rc, HVD_INPROGRESS, "done with a peer that has read nothing: %s",
+                 err.text);
+    while (!pull(pair[1], got, size, &in_at) && hvi_now_ms() < deadline_ms)
+        rc = rc == HVD_INPROGRESS ? step(p, &err) : rc;
+    while (rc == HVD_INPROGRESS && hvi_now_ms() < deadline_ms)
+        rc = step(p, &err);
+    cr_assert_eq(rc, HVD_OK, "%s", err.text);
+    cr_assert_eq(in_at, size, "%zu of %zu bytes came", in_at, size);
+    cr_assert_eq(memcmp(got, want, size), 0,
+                 "the peer got other numbers than the input");
+    for (int i = 0; i < SLOW_COUNT; i++)
+        cr_assert_eq(v[i], (float)i + ((float)i + 0.5f), "element %d", i);
+    close(pair[1]);
+    p->ops->free(p);
+    free(v);
+    free(got);
+    free(want);
+    free(theirs);
+}
+
 Test(planes, tcp_names_the_rank_that_went_away, .timeout = 60)
 {
     uint8_t bytes[20] = {0};

@@ -12,6 +12,11 @@
 #else
 #define WORLD_HOW WORLD_PROCESSES
 #endif
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SLOW 1 /* every dtype with up to three ranks only */
+#else
+#define SLOW 0
+#endif
 #define VALUE HVD_OK
 #define NO HVD_EUNSUPPORTED
 
@@ -813,10 +818,9 @@ static void run_small_slots(enum world_plane plane, enum world_how how, int n,
     world_free(&w);
 }
 
-/* TSan is slow. */
 static uint64_t dtypes_for(int n)
 {
-    return WORLD_HOW == WORLD_THREADS && n > 3 ? FEW_DTYPES : ALL_DTYPES;
+    return SLOW && n > 3 ? FEW_DTYPES : ALL_DTYPES;
 }
 
 #define TABLE(plane, PLANE, n)                                                         \

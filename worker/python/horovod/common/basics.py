@@ -7,15 +7,9 @@ import os
 from horovod import _native
 from horovod.common import process_sets as _sets
 from horovod.common.exceptions import NOT_INITIALIZED, queue_error
+from horovod.common.process_sets import MPI  # noqa: F401
 
 _lib = _native.lib
-
-
-class MPI:
-    """Stands in for mpi4py.MPI in annotations; MPI itself is never loaded."""
-
-    class Comm:
-        pass
 
 
 def _fact(value):
@@ -274,3 +268,6 @@ class HorovodBasics:
             if members == ranks:
                 return process_set_id
         raise ValueError("no process set holds the ranks %s" % ranks)
+
+
+_sets.HorovodBasics = HorovodBasics

@@ -2,8 +2,19 @@
 
 from horovod.common.exceptions import NOT_INITIALIZED
 
+
+
+class MPI:
+    """Stands in for mpi4py.MPI in annotations; MPI itself is never loaded."""
+
+    class Comm:
+        pass
+
+
 # the HorovodBasics of this process; set by _setup()
 _basics = None
+# its class, for annotations; set by horovod.common.basics, which needs this module first
+HorovodBasics = None
 # every set that has an id now
 _known = {}
 

@@ -8,8 +8,10 @@ neither do results.
 """
 
 import ctypes
+import os
 import threading
 import warnings
+import weakref
 from contextlib import contextmanager
 
 import torch
@@ -167,8 +169,6 @@ class _Common(torch.optim.Optimizer):
 
     def _active(self):
         """Are there gradients to exchange?"""
-        import os
-
         return self.process_set.included() and (
             size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
         )
@@ -282,10 +282,14 @@ class _DistributedOptimizer(_Common):
     def _make_hook(self, p):
         bucket = self._bucket_of[p]
         delay, fired, lock = self._allreduce_delay, self._fired, self._lock
+        # parameters outlive an optimizer that the program has dropped
+        alive = weakref.ref(self)
 
         def hook():
             with lock:
                 if p in fired:
+                    if alive() is None:
+                        return
                     raise AssertionError(_TOO_MANY)
                 left = delay[p] - 1
                 delay[p] = left
@@ -295,8 +299,10 @@ class _DistributedOptimizer(_Common):
                 bucket.left -= 1
                 if bucket.left:
                     return
-                self._synchronized = False
-                self._send(bucket)
+                optimizer = alive()
+                if optimizer is not None:
+                    optimizer._synchronized = False
+                    optimizer._send(bucket)
 
         return hook
 
@@ -544,13 +550,18 @@ class _DistributedAdasumOptimizer(_Common):
                     self._hook_keep.append(_hook_parameter(p, self._make_hook(p)))
 
     def _make_hook(self, p):
+        alive = weakref.ref(self)
+
         def hook():
-            with self._lock:
-                if self._allreduce_delay[p] <= 0:
+            optimizer = alive()
+            if optimizer is None:
+                return
+            with optimizer._lock:
+                if optimizer._allreduce_delay[p] <= 0:
                     raise AssertionError(_TOO_MANY)
-                self._allreduce_delay[p] -= 1
-                if self._allreduce_delay[p] == 0:
-                    self._ready.append(p)
+                optimizer._allreduce_delay[p] -= 1
+                if optimizer._allreduce_delay[p] == 0:
+                    optimizer._ready.append(p)
 
         return hook
 

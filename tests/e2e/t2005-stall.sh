@@ -1,0 +1,95 @@
+#!/bin/bash
+# deadline: 60
+# A stall is named: which operation, which rank it waits for, and what that rank does: in the
+# program, in another collective, stopped. The job goes on when the rank comes.
+set -eu
+fail() {
+    echo "not so: $*"
+    sed 's/^/out: /' out
+    sed 's/^/err: /' err
+    exit 1
+}
+cat >stall.c <<'C'
+#include <hvd/hvd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static int sum(const char *name)
+{
+    float v = 1;
+
+    if (hvd_allreduce(&v, &v, 1, HVD_FLOAT32, HVD_SUM, name) == HVD_OK)
+        return v == (float)hvd_size();
+    fprintf(stderr, "%s: %s\n", name, hvd_last_error());
+    return 0;
+}
+
+/* with_sum: the barrier is waited for in vain first, then "grad" is reduced. */
+static int barrier(int first_ms, int with_sum)
+{
+    struct hvd_op op = {.size = sizeof op, .kind = HVD_BARRIER, .name = "other"};
+    hvd_handle h;
+    int ok = hvd_enqueue(&op, &h) == HVD_OK;
+
+    if (with_sum)
+        ok = ok && hvd_wait(h, HVD_WAIT_DONE, first_ms) == HVD_ETIMEDOUT && sum("grad");
+    return ok && hvd_wait(h, HVD_WAIT_DONE, -1) == HVD_OK && hvd_release(h) == HVD_OK;
+}
+
+/* stall busy|crossed|stopped: what rank 2 does before it reduces "grad" again */
+int main(int argc, char **argv)
+{
+    int crossed = argc == 2 && strcmp(argv[1], "crossed") == 0;
+    int ok;
+
+    if (argc != 2 || hvd_init(NULL) != HVD_OK)
+        return 1;
+    ok = sum("first") && sum("grad");
+    if (hvd_rank() == 2 && strcmp(argv[1], "busy") == 0)
+        usleep(1700 * 1000);
+    if (hvd_rank() == 2 && strcmp(argv[1], "stopped") == 0) {
+        printf("stop %d\n", (int)getpid());
+        fflush(stdout);
+        raise(SIGSTOP);
+    }
+    if (hvd_rank() == 2 && crossed)
+        ok = ok && barrier(1700, 1);
+    else
+        ok = ok && sum("grad") && (!crossed || barrier(0, 0));
+    hvd_shutdown();
+    return ok ? 0 : 1;
+}
+C
+sed -i '/(void)v;/d; /float v = 1;\n    int ok/d' stall.c
+cc -std=gnu11 -I"$HVD_SRC/worker/include" stall.c -o stall -L"$HVD_BUILD/lib" -lhvd \
+    -Wl,-rpath,"$HVD_BUILD/lib"
+
+# $1 = what rank 2 does, $2 = plane, $3 = what the report says of it
+job() {
+    local until pid status=0 job
+    HVD_STALL_CHECK_TIME_SECONDS=1 HVD_CPU_PLANE=$2 hvdrun -np 3 ./stall "$1" >out 2>err &
+    job=$!
+    until=$((SECONDS + 20))
+    while ! grep -q "allreduce 'grad' has waited 1\.[0-9] s for rank 2 (host .*, pid [0-9]*): $3" err; do
+        [ $SECONDS -lt $until ] || fail "$1, plane $2: no report that says '$3'"
+        sleep 0.05
+    done
+    if [ "$1" = stopped ]; then
+        pid=$(sed -n 's/.*stop \([0-9]*\)$/\1/p' out)
+        kill -CONT "$pid"
+    fi
+    wait $job || status=$?
+    [ $status = 0 ] || fail "$1, plane $2: the job ended with $status"
+    grep "'grad'.* has waited.* for rank" err | grep -q 'for rank [01]\|; rank' &&
+        fail "$1, plane $2: others are blamed"
+    return 0
+}
+
+for plane in shm tcp; do
+    job busy $plane "[a-z]*, in the program; last submitted 'grad'"
+    job stopped $plane stopped
+    job crossed $plane "[a-z]*, waits in barrier 'other'"
+done
+echo "stalls are named"
