@@ -84,6 +84,11 @@ run_job() {
     echo "-- $label: $(grep -c ^pass <<<"$lines") passed, $(grep -c ^fail <<<"$lines") failed ($SECONDS s)"
 }
 
+# tests/python/single/test_wheel.py installs it
+HVD_TEST_WHEEL=$(make -s B="$b" wheel 2>"$work/wheel.log" | grep '\.whl$')
+export HVD_TEST_WHEEL
+[ -n "$HVD_TEST_WHEEL" ] || { record fail wheel "make wheel failed"; tail -n 5 "$work/wheel.log"; }
+
 if [ ${#pythons[@]} -eq 0 ]; then
     for name in torch-debian torch-current; do
         if scripts/python-env.sh --check "$name" >/dev/null; then

@@ -399,7 +399,7 @@ static enum hvd_status take_messages(struct hvi_ctx *c, struct hvi_err *err)
 static int next_timeout(struct hvi_ctx *c)
 {
     int64_t now = hvi_now_ms();
-    int stalls = hvi_negotiate_stalls(c, now);
+    int stalls = hvi_stall_look(c, now);
     int timeline = hvi_timeline_tick(c, now);
 
     if (stalls < 0)
