@@ -29,8 +29,7 @@ static struct {
 
 static _Thread_local struct hvi_err last;
 
-/* ---- process -----------------------------------------------------------------------
- */
+/* ---- process --------------------------------------------------------------------- */
 
 static void in_child(void)
 {
@@ -218,8 +217,7 @@ const char *hvd_version_string(void)
     return HVI_VERSION;
 }
 
-/* ---- process sets ------------------------------------------------------------------
- */
+/* ---- process sets ---------------------------------------------------------------- */
 
 static enum hvd_status check_set(const struct hvi_ctx *c, const int32_t *ranks,
                                  int32_t n)
@@ -463,8 +461,7 @@ int hvd_pset_count(void)
     return hvd_pset_ids(NULL, 0);
 }
 
-/* ---- asynchronous collectives ------------------------------------------------------
- */
+/* ---- asynchronous collectives ---------------------------------------------------- */
 
 enum hvd_status hvd_enqueue(const struct hvd_op *op, hvd_handle *out)
 {
@@ -768,8 +765,7 @@ int hvd_next_done(hvd_handle *out, int32_t cap)
     return hvi_done_take(out, cap);
 }
 
-/* ---- blocking forms ----------------------------------------------------------------
- */
+/* ---- blocking forms -------------------------------------------------------------- */
 
 /* EINTR is the program's matter in hvd_wait; a blocking form goes on. */
 static enum hvd_status finish(hvd_handle handle)
@@ -900,8 +896,7 @@ enum hvd_status hvd_join(int32_t *out_last_rank)
     return rc;
 }
 
-/* ---- memory, errors, observability -------------------------------------------------
- */
+/* ---- memory, errors, observability ----------------------------------------------- */
 
 const char *hvd_last_error(void)
 {

@@ -212,8 +212,7 @@ enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
                                       struct hvi_err *err);
 /** Send JOIN and tell the board. */
 void hvi_negotiate_join(struct hvi_ctx *c);
-/** Takes e out of flight (under lock); the caller then completes it without the lock.
- */
+/** Takes e out of flight (under lock); the caller then completes it without the lock. */
 void hvi_negotiate_remove(struct hvi_ctx *c, struct hvi_entry *e);
 void hvi_negotiate_fini(struct hvi_ctx *c);
 /** Fail all that has no place in the order yet and needs `rank` (-1: all). No lock. */

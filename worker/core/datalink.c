@@ -417,8 +417,7 @@ static enum hvd_status link_step(struct meeting *g, struct link *k, struct hvi_e
     }
 }
 
-/* ---- the meeting ------------------------------------------------------------------
- */
+/* ---- the meeting ----------------------------------------------------------------- */
 
 static struct link *new_link(struct meeting *g, int fd)
 {

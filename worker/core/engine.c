@@ -513,8 +513,7 @@ static enum hvd_status sleep_on(struct hvi_op *op, int64_t deadline_ms)
     return HVD_OK;
 }
 
-/* The engine thread lets go of exec when somebody wants it and it has nothing to run.
- */
+/* The engine thread lets go of exec when somebody wants it and it has nothing to run. */
 static bool take_exec(struct hvi_ctx *c)
 {
     if (pthread_mutex_trylock(&c->exec) == 0)

@@ -143,8 +143,7 @@ static enum hvd_status connect_tcp(const char *endpoint, int64_t deadline_ms, in
                     strerror(error));
 }
 
-/* A coordinator that is started beside us may not listen yet: try until the deadline.
- */
+/* A coordinator that is started beside us may not listen yet: try until the deadline. */
 static enum hvd_status dial(const char *endpoint, int64_t deadline_ms, int *out,
                             struct hvi_err *err)
 {

@@ -283,8 +283,7 @@ void hvi_negotiate_join(struct hvi_ctx *c)
     hvi_link_kick(c);
 }
 
-/* ---- writing to the coordinator ----------------------------------------------------
- */
+/* ---- writing to the coordinator -------------------------------------------------- */
 
 static size_t estimate_bytes(const struct hvi_request *r)
 {
@@ -338,8 +337,7 @@ void hvi_negotiate_flush(struct hvi_ctx *c)
     }
 }
 
-/* ---- the order --------------------------------------------------------------------
- */
+/* ---- the order ------------------------------------------------------------------- */
 
 /* Ids of one sealed group to a run. NULL: not a member, or no memory. */
 static struct hvi_run *resolve(struct hvi_ctx *c, uint64_t seq, const uint32_t *ids,
@@ -448,8 +446,7 @@ static enum hvd_status on_order(struct hvi_ctx *c, const uint8_t *payload,
     return HVD_OK;
 }
 
-/* ---- messages of the coordinator ----------------------------------------------------
- */
+/* ---- messages of the coordinator ------------------------------------------------- */
 
 static struct hvi_board_meta board_meta(const struct hvi_pset *set,
                                         const struct hvi_request *r)
@@ -873,8 +870,7 @@ enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
         return rc;
     rc = dispatch(c, &msg, err);
     hvi_msg_free(&msg);
-    hvi_engine_kick(
-        c); /* whoever runs groups may wait for what has just been completed */
+    hvi_engine_kick(c); /* its thread may wait for what has just been completed */
     return rc;
 }
 

@@ -406,8 +406,7 @@ static enum hvd_status submit_locked(struct hvi_ctx *c, const struct hvd_op *ops
         return rc;
     if (name == NULL || name[0] == '\0')
         name = ops[0].name;
-    /* the number of an unnamed operation is only used up when the submission succeeds
-     */
+    /* the number of an unnamed operation is only used up when the submission succeeds */
     make_name(set, &ops[0], name, grouped, full, &instance);
     e = entry_new(set, full, (uint32_t)count);
     if (e == NULL) {

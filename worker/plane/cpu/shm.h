@@ -173,8 +173,7 @@ bool hvi_shm_slot_free(struct hvi_shm *s, int64_t step);
 void hvi_shm_set_filled(struct hvi_shm *s, int64_t step);
 void hvi_shm_set_reduced(struct hvi_shm *s, int64_t step);
 void hvi_shm_set_consumed(struct hvi_shm *s, int64_t step);
-/** True: this member, or all other members, have come that far. False: noted for wait.
- */
+/** True: this member, or all other members, have come that far. False: noted for wait. */
 bool hvi_shm_is_filled(struct hvi_shm *s, int32_t member, int64_t step);
 bool hvi_shm_all_filled(struct hvi_shm *s, int64_t step);
 bool hvi_shm_all_reduced(struct hvi_shm *s, int64_t step);
