@@ -113,7 +113,6 @@ static enum hvd_status say_hello(struct forming *f, const struct hvd_config *con
 {
     Hvi__Hello m = HVI__HELLO__INIT;
     Hvi__PsetDef *defs = NULL;
-    char version[] = HVI_VERSION;
     char id[256];
     char host[65];
     char *addr = f->listener.addr;
@@ -128,7 +127,7 @@ static enum hvd_status say_hello(struct forming *f, const struct hvd_config *con
         name = uname(&uts) == 0 ? uts.nodename : "localhost";
     snprintf(host, sizeof host, "%.64s", name);
     host_id(id, sizeof id, host);
-    m.version = version;
+    m.version = (char *)(uintptr_t)hvd_version_string();
     m.want_rank = (int32_t)rank;
     m.host = host;
     m.pid = (int32_t)getpid();

@@ -36,7 +36,8 @@ enum {
 };
 #define HVI_SHM_MAX_STEPS ((INT64_C(1) << HVI_SHM_STEP_BITS) - 2)
 #define HVI_SHM_SMALL_BYTES                                                            \
-    (64 * 1024) /* of all members: everyone folds everything                           \
+    (64 *                                                                              \
+     1024) /* of all members: everyone folds everything                           \
                  */
 #define HVI_SHM_MIN_CHUNK_BYTES (32 * 1024)
 
