@@ -463,16 +463,22 @@ int hvd_pset_count(void)
 
 /* ---- asynchronous collectives ---------------------------------------------------- */
 
-enum hvd_status hvd_enqueue(const struct hvd_op *op, hvd_handle *out)
+/* kick false: the caller waits at once and runs the group itself. */
+static enum hvd_status enqueue(const struct hvd_op *op, bool kick, hvd_handle *out)
 {
     enum hvd_status rc;
     struct hvi_ctx *c = enter(&rc);
 
     if (c == NULL)
         return rc;
-    rc = hvi_submit(c, op, 1, NULL, false, out, &last);
+    rc = hvi_submit(c, op, 1, NULL, false, kick, out, &last);
     hvi_ctx_unref(c);
     return rc;
+}
+
+enum hvd_status hvd_enqueue(const struct hvd_op *op, hvd_handle *out)
+{
+    return enqueue(op, true, out);
 }
 
 enum hvd_status hvd_enqueue_group(const struct hvd_op *ops, int32_t count,
@@ -483,7 +489,7 @@ enum hvd_status hvd_enqueue_group(const struct hvd_op *ops, int32_t count,
 
     if (c == NULL)
         return rc;
-    rc = hvi_submit(c, ops, count, name, true, out, &last);
+    rc = hvi_submit(c, ops, count, name, true, true, out, &last);
     hvi_ctx_unref(c);
     return rc;
 }
@@ -781,7 +787,7 @@ static enum hvd_status finish(hvd_handle handle)
 static enum hvd_status run(const struct hvd_op *op)
 {
     hvd_handle handle = 0;
-    enum hvd_status rc = hvd_enqueue(op, &handle);
+    enum hvd_status rc = enqueue(op, false, &handle);
 
     if (rc != HVD_OK)
         return rc;
@@ -856,7 +862,7 @@ enum hvd_status hvd_allgather(const void *in, int64_t count, void *out,
     op.out_capacity_bytes = (size_t)out_count * size;
     if (op.out.data == NULL)
         op.out.data = &handle; /* no elements: never written */
-    rc = hvd_enqueue(&op, &handle);
+    rc = enqueue(&op, false, &handle);
     if (rc != HVD_OK)
         return rc;
     rc = finish(handle);

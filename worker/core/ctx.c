@@ -6,15 +6,6 @@
 
 #include "worker/core/timeline.h"
 
-static int count_cores(void)
-{
-    cpu_set_t set;
-
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
-    return (int)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 struct hvi_ctx *hvi_ctx_new(void)
 {
     struct hvi_ctx *c = calloc(1, sizeof *c);
@@ -24,7 +15,6 @@ struct hvi_ctx *hvi_ctx_new(void)
     atomic_store(&c->refs, 1);
     c->conn.fd = -1;
     c->wake_fd = -1;
-    c->ncores = count_cores();
     pthread_mutex_init(&c->exec, NULL);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->cond, NULL);

@@ -32,6 +32,7 @@
 #include "worker/core/op.h"
 #include "worker/core/segment.h"
 #include "worker/plane/cpu/cpu.h"
+#include "worker/plane/cpu/spin.h"
 #include "worker/plane/plane.h"
 
 #define HVI_UNNAMED_LANES                                                              \
@@ -103,7 +104,8 @@ struct hvi_exec {
     struct hvi_piece *pieces; /* [cap], kept */
     struct hvi_op **ops;      /* [cap] of each piece; NULL when joined */
     int32_t cap;
-    uint8_t nowhere[64]; /* output of results without elements */
+    uint8_t nowhere[64];  /* output of results without elements */
+    struct hvi_spin spin; /* of waiters between groups */
 };
 
 struct hvi_peer {
@@ -126,7 +128,6 @@ struct hvi_ctx {
     uint32_t epoch;
     int rank, size, local_rank, local_size, cross_rank, cross_size;
     bool homogeneous;
-    int ncores;             /* this process may use */
     struct hvi_peer *peers; /* [size] */
     int ngone;
     uint32_t cache_capacity, stall_warn_ms;
@@ -190,8 +191,9 @@ struct hvi_ctx {
 };
 
 /* ---- submit.c */
+/** kick false: the caller waits for it at once, nobody else need wake. */
 enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t count,
-                           const char *name, bool grouped, hvd_handle *out,
+                           const char *name, bool grouped, bool kick, hvd_handle *out,
                            struct hvi_err *err);
 enum hvd_status hvi_submit_join(struct hvi_ctx *c, hvd_handle *out,
                                 struct hvi_err *err);

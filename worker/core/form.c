@@ -646,6 +646,7 @@ enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **o
     hvi_listener_close(&f.listener);
     if (rc == HVD_OK) {
         hvi_log_set_rank(f.c->rank);
+        hvi_spin_init(&f.c->x.spin, f.c->local_size);
         rc = hvi_timeline_setup(f.c, err);
     }
     if (rc == HVD_OK)

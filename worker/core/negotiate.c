@@ -276,6 +276,8 @@ void hvi_negotiate_join(struct hvi_ctx *c)
     hvi_negotiate_flush(c);
     m.epoch = c->epoch;
     hvi_conn_put(&c->conn, HVI_MSG_JOIN, &m);
+    /* before the board knows: who joins because of it should come after it */
+    hvi_conn_flush(&c->conn, NULL);
     if (c->mode == HVI_MODE_SHM) {
         hvi_board_join(c->board, c->bell, c->join_generation);
         hvi_negotiate_poll(c);

@@ -5,7 +5,8 @@ import re
 import subprocess
 import sys
 
-EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "worker", "examples", "pytorch")
+ROOT = os.path.join(os.path.dirname(__file__), "..", "..", "..")
+EXAMPLES = os.path.join(ROOT, "worker", "examples", "pytorch")
 
 
 def start(name, *words, ranks=2):
