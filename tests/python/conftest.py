@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-DEADLINE_S = int(os.environ.get("HVD_TEST_DEADLINE", "90"))
+DEADLINE_S = int(os.environ.get("HVD_TEST_DEADLINE", "180"))
 
 
 def _record(outcome, nodeid, reason=""):

@@ -371,8 +371,9 @@ def handle_error(handles):
 
 
 def release(handles):
+    free = lib.hvd_release
     for handle in handles:
-        lib.hvd_release(handle)
+        free(handle)
 
 
 def result(handle):
