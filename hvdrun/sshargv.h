@@ -6,10 +6,10 @@
 #include "hvdrun/opts.h"
 
 #define HVI_SSH_CONNECT_S 10 /* until TCP is there and the server has said a word */
-/* A connection that no longer carries anything ends after three unanswered questions:
+/* A connection that no longer carries anything ends after two unanswered questions:
  * the same 15 s that the coordinator gives an agent (DESIGN.md section 5). */
 #define HVI_SSH_ALIVE_S 5
-#define HVI_SSH_ALIVE_COUNT 3
+#define HVI_SSH_ALIVE_COUNT 2
 
 /**
  * The words that start a program on a host: the user's own ssh, never asking anything
