@@ -75,16 +75,23 @@ static void real_name(const struct hvi_job *j, const struct hvi_host *host, char
 
 enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
 {
-    char name[HVI_HOST_NAME_MAX + 1], peer[HVI_ADDR_MAX];
-    bool found = false;
+    char name[HVI_HOST_NAME_MAX + 1], own[HVI_ADDR_MAX], peer[HVI_ADDR_MAX];
+    bool found = false; /* good: also for other machines than this one */
+    bool good = false;
 
-    for (size_t i = 0; i < j->plan->nhosts && !found; i++) {
+    for (size_t i = 0; i < j->plan->nhosts && !good; i++) {
+        bool leads;
+
         if (!j->plan->host[i].remote)
             continue;
         real_name(j, &j->plan->host[i], name, sizeof name);
-        found = hvi_reach_toward(name, j->own_addr, peer);
+        leads = hvi_reach_toward(name, own, peer);
         if (i == 0)
-            snprintf(j->master_addr, sizeof j->master_addr, "%s", found ? peer : name);
+            snprintf(j->master_addr, sizeof j->master_addr, "%s", leads ? peer : name);
+        if (leads)
+            memcpy(j->own_addr, own, sizeof own);
+        found = found || leads;
+        good = leads && !hvi_reach_loopback(own);
     }
     if (!found && !hvi_reach_own(j->own_addr)) /* ssh will say what it thinks of them */
         snprintf(j->own_addr, sizeof j->own_addr, "127.0.0.1");

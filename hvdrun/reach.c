@@ -42,6 +42,11 @@ static bool loopback(const struct sockaddr *a)
                &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
+bool hvi_reach_loopback(const char *address)
+{
+    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
+}
+
 static bool toward(const struct addrinfo *to, char own[HVI_ADDR_MAX])
 {
     struct sockaddr_storage ss;

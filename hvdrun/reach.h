@@ -14,6 +14,8 @@
  * way leads there. Blocks while a name server is asked. */
 bool hvi_reach_toward(const char *name, char own[HVI_ADDR_MAX],
                       char peer[HVI_ADDR_MAX]);
+/** "127..." or "::1": of no use to other machines. */
+bool hvi_reach_loopback(const char *address);
 /** The address of this host's own name, when it is no loopback. */
 bool hvi_reach_own(char own[HVI_ADDR_MAX]);
 /** The address of the first of these interfaces ("eth0,eth1") that has one. */

@@ -39,7 +39,14 @@ nokey*) fail "No ED25519 host key is known for $host and you have requested stri
 busy*) fail "kex_exchange_identification: Connection closed by remote host" ;;
 empty*) echo "sh: 1: exec: hvd-agent: not found" >&2; exit 127 ;;
 slow*) exec sleep 60 ;;
-old*) exec hvd-old ;;
+old*)
+    printf 'VH\001\000\161\000\000\000\007\000\000\000\012\0050.0.9'
+    exec sleep 60
+    ;;
+strange*)
+    printf 'VH\011\000\161\000\000\000\007\000\000\000whatever'
+    exec sleep 60
+    ;;
 noisy*) printf 'Welcome to %s\nVH\001\nVH is a magic word\n' "$host"; echo "a banner" >&2 ;;
 endless*) yes 'still talking' ;;
 esac
@@ -122,22 +129,22 @@ expect_line err "ssh-keygen -R newkey1"
 fails nokey1 'nokey1: its host key is not known here'
 fails busy1 'busy1: its ssh server closed the connection before the login'
 fails empty1 "empty1: there is no $HVD_BUILD/bin/hvd-agent there; install hvd"
+fails old1 'the agent on old1 is of version 0\.0\.9, this hvdrun of [0-9.]+; install the same'
+fails strange1 'the agent on strange1 sent what cannot be read \(not an hvd frame'
 fails endless1 'the agent on endless1 sent what cannot be read \(64 KiB of text and no frame'
-rm bin/ssh.away 2>/dev/null
-PATH=${PATH#"$T/bin:"} PATH=$HVD_BUILD/bin run hvdrun -np 1 -H host1 true
+PATH=$HVD_BUILD/bin run hvdrun -np 1 -H host1 true
 expect_status 125
 expect_line err '^hvdrun: host1: cannot start ssh: No such file or directory; ranks on other hosts need ssh'
 echo "ok failures of ssh name the host and the fix"
 
-# $1 = name of what gets SIGKILL: ssh is hvd-agent here, because of exec
+# ssh is hvd-agent here, because of exec
 hvdrun -x SSH_RUN=$$ -np 4 -H host1:2,host2:2 sh -c 'sleep 300; true' >out 2>err &
 hvdrun=$!
 ranks_are_up() { [ "$(carrying SSH_RUN $$ | wc -l)" -ge 8 ]; }
 await 10 "the ranks" ranks_are_up
 kill -KILL "$(children $hvdrun hvd-agent | head -n 1)"
 wait $hvdrun
-status=$?
-expect_status 125
+[ $? = 125 ] || die "another status than 125"
 expect_line err '^hvdrun: the ssh to host[12] was killed by signal 9 \(SIGKILL\); the job ends'
 await 3 "the end of all ranks" nobody_carries SSH_RUN $$
 echo "ok the death of an ssh ends the job"
