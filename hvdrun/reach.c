@@ -49,7 +49,7 @@ bool hvi_reach_loopback(const char *address)
 
 static bool toward(const struct addrinfo *to, char own[HVI_ADDR_MAX])
 {
-    struct sockaddr_storage ss;
+    struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
     struct sockaddr *a = (struct sockaddr *)&ss;
     socklen_t n = sizeof ss;
     int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
