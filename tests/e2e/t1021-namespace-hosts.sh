@@ -86,13 +86,23 @@ for victim in '1 ssh' '2 hvd-agent' '1 hvdrun'; do
 done
 echo "ok SIGKILL of ssh, an agent, hvdrun: no rank stays on any host"
 
+# Two jobs: one loses a host, the other, on hosts 3 and 2, is cut off from its launcher.
 rm -f status
 start
+(
+    SSH_RUN=other hosts_exec 3 hvdrun -np 2 -H host3,host2 -x LAUNCHER=3.$$ sleep 400 >out3 2>err3
+    echo $? >status3
+) &
+their_ranks() { [ "$(carrying LAUNCHER 3.$$ | wc -l)" = "$1" ]; }
+await 10 "the ranks of the second job" their_ranks 2
 hosts_unplug 3
 await 20 "the end of all ranks after a host was cut off" running 0
 await 5 "the end of hvdrun" test -s status
 [ "$(cat status)" = 125 ] || die "status $(cat status), not 125"
 expect_line err '^hvdrun: .*host3'
-no_agent() { ! on 3 hvd-agent >/dev/null && ! on 3 hvd-keeper >/dev/null; }
-await 8 "the end of the agent there" no_agent
+await 5 "the end of the second job's ranks" their_ranks 0
+await 5 "the end of the hvdrun that was cut off" test -s status3
+[ "$(cat status3)" = 125 ] || die "status $(cat status3), not 125: $(cat err3)"
+no_agent() { ! on 3 hvd-agent >/dev/null && ! on 2 hvd-agent >/dev/null; }
+await 8 "the end of all agents" no_agent
 echo "ok a host that is cut off ends the job, and its own ranks, within 20 s"
