@@ -1,5 +1,5 @@
 # hvd: one non-recursive Makefile; build/ mirrors the tree.
-#   make [all] | test | bench | lint | fuzz | install | clean | soak
+#   make [all] | wheel | python-dev | test | bench | lint | fuzz | install | clean | soak
 #   V=1 shows commands; SAN=address,undefined or SAN=thread builds into build-<san>/
 #   PREFIX=/usr/local DESTDIR=  CC=gcc  WITH_HWLOC=auto|yes|no
 
@@ -183,6 +183,30 @@ lint: $(B)/gen/proto/msg/hvd.pb-c.h
 soak: all
 	scripts/soak.sh
 
+# ---- the Python package
+# The wheel carries libhvd, the programs and the libraries they need but for the C library;
+# rpaths lead from one to the other. Nothing is compiled for a Python or a framework.
+PYTHON ?= python3
+W := $(B)/wheel
+WHEEL_LINK := $(LDFLAGS_ALL) -Wl,--disable-new-dtags -Wl,--as-needed
+wheel: all
+	$(Q)rm -rf $(W) && mkdir -p $(W)/lib $(W)/bin
+	$(Q)$(CC) -shared $(WHEEL_LINK) -Wl,-soname,libhvd.so.$(ABI) -Wl,-rpath,'$$ORIGIN' \
+	  -Wl,--version-script=worker/libhvd.map -o $(W)/lib/libhvd.so.$(ABI) $(call obj,$(LIB_SRC)) $(GEN_O) $(LIBS_WORKER)
+	$(Q)for main in hvdrun/main:hvdrun hvdrun/agent/main:hvd-agent coordinator/main:hvd-coordinator; do \
+	  $(CC) -pie $(WHEEL_LINK) -Wl,-rpath,'$$ORIGIN/../lib' -o $(W)/bin/$${main#*:} \
+	    $(B)/$${main%:*}.o $(B)/lib/libhvi.a $(LIBS_ALL) || exit 1; done
+	$(Q)for f in $$(ldd $(W)/bin/* $(W)/lib/* | awk '$$2 == "=>" && $$3 ~ /^\// { print $$3 }' | sort -u | \
+	  grep -v -E '/(libc|libm|libdl|librt|libpthread|libgcc_s|ld-linux[^/]*)\.so'); do \
+	  cp -L $$f $(W)/lib/ || exit 1; done
+	$(Q)strip -S $(W)/bin/* $(W)/lib/*
+	$(Q)$(PYTHON) worker/python/make_wheel.py $(VERSION) $(W) $(B)/dist
+# use the package from the tree: PYTHONPATH=worker/python
+python-dev: all
+	$(Q)rm -rf worker/python/horovod/_dist && mkdir -p worker/python/horovod/_dist/lib worker/python/horovod/_dist/bin
+	$(Q)ln -s $(abspath $(SO)) worker/python/horovod/_dist/lib/libhvd.so.$(ABI)
+	$(Q)for f in $(abspath $(BINS)); do ln -s $$f worker/python/horovod/_dist/bin/; done
+
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/hvd \
 	  $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
@@ -200,7 +224,7 @@ clean:
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.PHONY: all unit test bench lint fuzz fuzz-bin fuzz-replay soak install clean help
+.PHONY: all wheel python-dev unit test bench lint fuzz fuzz-bin fuzz-replay soak install clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

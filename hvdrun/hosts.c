@@ -106,8 +106,7 @@ static enum hvd_status take_slots(const char *digits, int *out, struct hvi_err *
     return rc;
 }
 
-/* "[user@]name[:slots]"; name may hold a range in brackets, or be a bracketed address.
- */
+/* "[user@]name[:slots]"; name may hold a range in brackets, or be a bracketed address. */
 static enum hvd_status split(const char *text, size_t bytes, struct entry *e,
                              struct hvi_err *err)
 {

@@ -444,8 +444,7 @@ static struct poptOption *make_popt(void)
     return table;
 }
 
-/* "--blacklist-cooldown-range MIN MAX" is the one option with two words: joined here.
- */
+/* "--blacklist-cooldown-range MIN MAX" is the one option with two words: joined here. */
 static const char **join_pairs(int argc, char **argv, char *room, size_t cap,
                                int *argc_out)
 {

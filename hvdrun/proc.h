@@ -15,8 +15,7 @@ struct hvi_proc {
     int err_fd;  /* its stderr, or -1: inherited */
 };
 
-/** Absolute path of a program of ours: beside this executable, else on PATH. HVD_EIO.
- */
+/** Absolute path of a program of ours: beside this executable, else on PATH. HVD_EIO. */
 enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX],
                               struct hvi_err *err);
 

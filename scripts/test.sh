@@ -257,8 +257,18 @@ passed=$(grep -c ^pass "$results")
 failed=$(grep -c ^fail "$results")
 skipped=$(grep -c ^skip "$results")
 say "done"
-sed -n 's/^skip\t\([^\t]*\)\t/skipped: \1: /p' "$results" | sort | uniq -c |
-    sed 's/^ *1 skipped/skipped/; s/^ *\([0-9]*\) skipped/skipped \1 times/'
+# one line a reason; the name is that of the first
+awk -F'\t' '$1 == "skip" {
+        if (!($3 in count)) { first[$3] = $2; order[++n] = $3 }
+        count[$3]++
+    }
+    END {
+        for (i = 1; i <= n; i++) {
+            r = order[i]
+            more = count[r] > 1 ? sprintf(" and %d more", count[r] - 1) : ""
+            printf "skipped: %s%s: %s\n", first[r], more, r
+        }
+    }' "$results"
 sed -n 's/^fail\t\([^\t]*\)\t/failed: \1: /p' "$results" | sed 's/: $//'
 if [ "$skipped" = 0 ]; then
     echo "$passed passed, $failed failed"

@@ -1,5 +1,4 @@
-/** Who gets which rank, who is local to whom. Pure arithmetic over the list of hellos.
- */
+/** Who gets which rank, who is local to whom. Pure arithmetic over the list of hellos. */
 #ifndef HVI_COORDINATOR_CORE_ELECT_H
 #define HVI_COORDINATOR_CORE_ELECT_H
 

@@ -210,8 +210,7 @@ static const struct variant *next_variant(const struct op *op, int32_t after)
     return best;
 }
 
-/* "the ranks disagree: shape [2] on rank 0, [3] on rank 2 (ranks 0 and 1 against ...)"
- */
+/* "the ranks disagree: shape [2] on rank 0, [3] on rank 2 (ranks 0 and 1 against ...)" */
 static void fail_mismatch(struct hvi_core *core, struct op *op)
 {
     const struct variant *a = next_variant(op, -1);

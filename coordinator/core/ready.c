@@ -111,8 +111,7 @@ static bool spoiled(const struct hvi_core *core, const struct slot *s)
            hvi_negotiate_joined(core, s->set, &s->ready) > 0;
 }
 
-/* Moves the ids that run with queue[at] to ids; what is taken is marked as not queued.
- */
+/* Moves the ids that run with queue[at] to ids; what is taken is marked as not queued. */
 static uint32_t collect_group(struct hvi_core *core, uint32_t at, uint32_t *ids)
 {
     struct slot *first = &core->slots[core->queue[at]];

@@ -253,8 +253,7 @@ char *hvi_core_strdup(struct hvi_core *core, const char *text);
 struct conn *hvi_core_conn(struct hvi_core *core, uint64_t id);
 /** Forget and free; no action. */
 void hvi_core_drop(struct hvi_core *core, struct conn *c);
-/** The peer broke the rules: tell it, close it, and count a member as lost. c is gone.
- */
+/** The peer broke the rules: tell it, close it, and count a member as lost. c is gone. */
 void hvi_core_violation(struct hvi_core *core, struct conn *c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /** The agent of a slot, or NULL. */
@@ -359,8 +358,7 @@ struct slot *hvi_negotiate_slot(struct hvi_core *core, uint32_t pset, const char
 /* ---- ready.c */
 void hvi_ready_frame(struct hvi_core *core, struct conn *c, uint32_t epoch,
                      const struct hvi_ready_id *ids, uint32_t nids);
-/** The rank has it ready; an old generation is ignored. false: a violation, c is gone.
- */
+/** The rank has it ready; an old generation is ignored. false: a violation, c is gone. */
 bool hvi_ready_mark(struct hvi_core *core, struct conn *c, uint32_t id,
                     uint32_t generation);
 void hvi_ready_complete(struct hvi_core *core, struct slot *slot);

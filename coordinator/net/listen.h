@@ -20,8 +20,7 @@ struct hvi_listener {
     char endpoint[320]; /* "unix:PATH", "tcp:ADDRESS:PORT" with the real port */
 };
 
-/** l->u.handle.data is left to the caller. On failure close it all the same, if open.
- */
+/** l->u.handle.data is left to the caller. On failure close it all the same, if open. */
 enum hvd_status hvi_listen(struct hvi_listener *l, uv_loop_t *loop, const char *where,
                            uv_connection_cb cb, void *data, struct hvi_err *err);
 

@@ -6,8 +6,7 @@
 
 /** "running", "sleeping", "waiting for disk", "stopped", "traced", "zombie", "gone". */
 const char *hvi_procstat(pid_t pid);
-/** The word for a state letter of /proc/PID/stat; the line may be damaged: "unknown".
- */
+/** The word for a state letter of /proc/PID/stat; the line may be damaged: "unknown". */
 const char *hvi_procstat_parse(const char *line);
 
 #endif

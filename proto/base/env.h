@@ -8,8 +8,7 @@
 
 /** NULL when neither is set or it is empty. Borrowed from the environment. */
 const char *hvi_env(const char *name);
-/** Decimal integer in [min, max]; fallback when unset. HVD_EINVAL names the variable.
- */
+/** Decimal integer in [min, max]; fallback when unset. HVD_EINVAL names the variable. */
 enum hvd_status hvi_env_int(const char *name, int64_t fallback, int64_t min,
                             int64_t max, int64_t *out, struct hvi_err *err);
 /** 0/1/true/false/yes/no; fallback when unset. */

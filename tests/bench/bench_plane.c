@@ -2,11 +2,12 @@
  * The CPU planes alone, without negotiation: in-place float32 sums, back to back, among
  * forked processes; rank 0 prints the JSON lines of bench_allreduce.
  *
- *     bench_plane NAME shm|tcp NP [SECONDS_PER_SIZE [MAX_BYTES [MIN_BYTES
- * [SLOT_BYTES]]]]
+ *     bench_plane NAME shm|tcp NP [SECONDS [MAX_BYTES [MIN_BYTES [SLOT_BYTES]]]]
  *
- * Built by hand: cc -O2 -I. -Iworker/include -Itests/bench tests/bench/bench_plane.c
- *                build/lib/libhvi.a and its libraries
+ * By hand:
+ *     make build/lib/libhvi.a
+ *     cc -O2 -D_GNU_SOURCE -I. -Iworker/include -Itests/bench \
+ *        tests/bench/bench_plane.c build/lib/libhvi.a -lm -pthread -o build/bench_plane
  */
 #include <errno.h>
 #include <netinet/in.h>

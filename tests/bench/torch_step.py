@@ -7,8 +7,9 @@ WHAT    hvd    DistributedOptimizer of this project's package (or of the origina
         none   no exchange: what the rest of the step costs
 SHAPES  resnet50   161 tensors with the shapes of ResNet-50's gradients (25.6 M floats)
         small      1000 tensors of 1 KiB
-A step: zero_grad, forward and backward of a sum of every parameter times a constant,
-optimizer.step with SGD. Rank 0 prints one line: what shapes np steps_per_s seconds
+A step: zero_grad, a backward whose gradients are there at once (so that the exchange is
+measured and not a network), optimizer.step with SGD. Rank 0 prints one line:
+    WHAT SHAPES np=N MEDIAN steps/s MEDIAN ms BEST ms CPU ms (of this rank, per step)
 """
 
 import os
@@ -31,6 +32,19 @@ def resnet50_shapes():
     return shapes + [(1000, 2048), (1000,)]
 
 
+class Given(torch.autograd.Function):
+    """A loss whose gradients are given."""
+
+    @staticmethod
+    def forward(ctx, gradients, *weights):
+        ctx.gradients = gradients
+        return weights[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx, _):
+        return (None, *ctx.gradients)
+
+
 class Model(torch.nn.Module):
     def __init__(self, shapes):
         super().__init__()
@@ -38,13 +52,14 @@ class Model(torch.nn.Module):
         self.weights = torch.nn.ParameterList(
             [torch.nn.Parameter(torch.randn(s) * 0.01) for s in shapes]
         )
+        self.gradients = [torch.randn(s) * 0.01 for s in shapes]
 
-    def forward(self, scale):
-        return sum((w * scale).sum() for w in self.weights)
+    def forward(self, _):
+        return Given.apply(self.gradients, *self.weights)
 
 
-def run(what, shapes, seconds):
-    shapes = {"resnet50": resnet50_shapes(), "small": [(256,)] * 1000}[shapes]
+def run(what, name, seconds):
+    shapes = {"resnet50": resnet50_shapes(), "small": [(256,)] * 1000}[name]
     model = Model(shapes)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
     network = model
@@ -84,14 +99,19 @@ def run(what, shapes, seconds):
         each = hvd.broadcast(each, 0)
     elif what == "ddp":
         dist.broadcast(each, 0)
-    steps = max(3, int(seconds / float(each)))
-    began = time.perf_counter()
+    steps = max(5, int(seconds / float(each)))
+    times = []
+    cpu = time.process_time()
     for _ in range(steps):
+        began = time.perf_counter()
         step()
-    took = time.perf_counter() - began
+        times.append(time.perf_counter() - began)
+    cpu = (time.process_time() - cpu) / steps
+    times.sort()
+    median = times[len(times) // 2]
     if rank == 0:
-        print("%s %s np=%d %.2f steps/s %.4f s/step" % (what, sys.argv[2], count, steps / took,
-                                                        took / steps))
+        print("%s %s np=%d %.2f steps/s %.2f ms best %.2f ms cpu %.2f ms"
+              % (what, name, count, 1 / median, median * 1e3, times[0] * 1e3, cpu * 1e3))
     if what == "ddp":
         dist.destroy_process_group()
 

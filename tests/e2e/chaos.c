@@ -13,12 +13,13 @@
 static int me, n, rounds, set = -1, set_size, set_me;
 static uint64_t seed;
 
-#define IS(c)                                                                            \
-    do {                                                                                 \
-        if (!(c)) {                                                                      \
-            printf("rank %d: line %d: not %s: %s\n", me, __LINE__, #c, hvd_last_error()); \
-            exit(1);                                                                     \
-        }                                                                                \
+#define IS(c)                                                                          \
+    do {                                                                               \
+        if (!(c)) {                                                                    \
+            printf("rank %d: line %d: not %s: %s\n", me, __LINE__, #c,                 \
+                   hvd_last_error());                                                  \
+            exit(1);                                                                   \
+        }                                                                              \
     } while (0)
 
 static uint64_t next(uint64_t *s)
@@ -49,11 +50,12 @@ static int member(int pset, int i)
     return pset == 0 ? i : 2 * i; /* the set holds the even ranks */
 }
 
-/* All choices that must agree come from (index, round), never from the thread's dice. */
+/* All choices that must agree come from (index, round), never from the thread's dice.
+ */
 static void fill(struct flight *f, int thread, int index, int round)
 {
-    static const int kinds[] = {HVD_ALLREDUCE, HVD_ALLREDUCE, HVD_ALLGATHER, HVD_BROADCAST,
-                                HVD_ALLTOALL, HVD_REDUCESCATTER};
+    static const int kinds[] = {HVD_ALLREDUCE, HVD_ALLREDUCE, HVD_ALLGATHER,
+                                HVD_BROADCAST, HVD_ALLTOALL,  HVD_REDUCESCATTER};
 
     memset(f, 0, sizeof *f);
     f->index = index;
@@ -129,8 +131,8 @@ static void check(struct flight *f)
     }
     case HVD_BROADCAST:
         for (int64_t i = 0; i < f->dims[0] * f->dims[1]; i++)
-            IS(out[i] == value(member(f->pset, f->index % f->members), f->index, f->round,
-                               i));
+            IS(out[i] ==
+               value(member(f->pset, f->index % f->members), f->index, f->round, i));
         break;
     case HVD_ALLGATHER:
         for (int m = 0; m < f->members; m++) {

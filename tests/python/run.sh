@@ -31,10 +31,10 @@ trap 'rm -rf "$work"' EXIT
 
 record() {
     printf '%s\t%s\t%s\n' "$1" "$2" "${3:-}" >>"$work/all"
-    case $1,${3:-} in
-    pass,* | fail,"did not end in every rank") ;; # the first failure ended the job
-    *) printf '%-4s %s%s\n' "${1^^}" "$2" "${3:+: $3}" ;;
-    esac
+    # after the first failure a job ends: what then did not run is only counted
+    if [ "$1" = fail ] && [ "${3:-}" != "did not end in every rank" ]; then
+        printf 'FAIL %s%s\n' "$2" "${3:+: $3}"
+    fi
 }
 
 # Of one job: $1 = label, $2 = records of its ranks, $3 = number of ranks
@@ -84,6 +84,11 @@ run_job() {
     echo "-- $label: $(grep -c ^pass <<<"$lines") passed, $(grep -c ^fail <<<"$lines") failed ($SECONDS s)"
 }
 
+# tests/python/single/test_wheel.py installs it
+HVD_TEST_WHEEL=$(make -s B="$b" wheel 2>"$work/wheel.log" | grep '\.whl$')
+export HVD_TEST_WHEEL
+[ -n "$HVD_TEST_WHEEL" ] || { record fail wheel "make wheel failed"; tail -n 5 "$work/wheel.log"; }
+
 if [ ${#pythons[@]} -eq 0 ]; then
     for name in torch-debian torch-current; do
         if scripts/python-env.sh --check "$name" >/dev/null; then
@@ -106,6 +111,7 @@ fi
     done
 done
 [ -z "$results" ] || cat "$work/all" >>"$results"
+awk -F'\t' '$1 == "skip" { n[$3]++ } END { for (r in n) printf "SKIP %d: %s\n", n[r], r }' "$work/all"
 passed=$(grep -c ^pass "$work/all")
 failed=$(grep -c ^fail "$work/all")
 skipped=$(grep -c ^skip "$work/all")

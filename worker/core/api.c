@@ -29,8 +29,7 @@ static struct {
 
 static _Thread_local struct hvi_err last;
 
-/* ---- process -----------------------------------------------------------------------
- */
+/* ---- process --------------------------------------------------------------------- */
 
 static void in_child(void)
 {
@@ -218,8 +217,7 @@ const char *hvd_version_string(void)
     return HVI_VERSION;
 }
 
-/* ---- process sets ------------------------------------------------------------------
- */
+/* ---- process sets ---------------------------------------------------------------- */
 
 static enum hvd_status check_set(const struct hvi_ctx *c, const int32_t *ranks,
                                  int32_t n)
@@ -463,19 +461,24 @@ int hvd_pset_count(void)
     return hvd_pset_ids(NULL, 0);
 }
 
-/* ---- asynchronous collectives ------------------------------------------------------
- */
+/* ---- asynchronous collectives ---------------------------------------------------- */
 
-enum hvd_status hvd_enqueue(const struct hvd_op *op, hvd_handle *out)
+/* kick false: the caller waits at once and runs the group itself. */
+static enum hvd_status enqueue(const struct hvd_op *op, bool kick, hvd_handle *out)
 {
     enum hvd_status rc;
     struct hvi_ctx *c = enter(&rc);
 
     if (c == NULL)
         return rc;
-    rc = hvi_submit(c, op, 1, NULL, false, out, &last);
+    rc = hvi_submit(c, op, 1, NULL, false, kick, out, &last);
     hvi_ctx_unref(c);
     return rc;
+}
+
+enum hvd_status hvd_enqueue(const struct hvd_op *op, hvd_handle *out)
+{
+    return enqueue(op, true, out);
 }
 
 enum hvd_status hvd_enqueue_group(const struct hvd_op *ops, int32_t count,
@@ -486,7 +489,7 @@ enum hvd_status hvd_enqueue_group(const struct hvd_op *ops, int32_t count,
 
     if (c == NULL)
         return rc;
-    rc = hvi_submit(c, ops, count, name, true, out, &last);
+    rc = hvi_submit(c, ops, count, name, true, true, out, &last);
     hvi_ctx_unref(c);
     return rc;
 }
@@ -768,8 +771,7 @@ int hvd_next_done(hvd_handle *out, int32_t cap)
     return hvi_done_take(out, cap);
 }
 
-/* ---- blocking forms ----------------------------------------------------------------
- */
+/* ---- blocking forms -------------------------------------------------------------- */
 
 /* EINTR is the program's matter in hvd_wait; a blocking form goes on. */
 static enum hvd_status finish(hvd_handle handle)
@@ -785,7 +787,7 @@ static enum hvd_status finish(hvd_handle handle)
 static enum hvd_status run(const struct hvd_op *op)
 {
     hvd_handle handle = 0;
-    enum hvd_status rc = hvd_enqueue(op, &handle);
+    enum hvd_status rc = enqueue(op, false, &handle);
 
     if (rc != HVD_OK)
         return rc;
@@ -860,7 +862,7 @@ enum hvd_status hvd_allgather(const void *in, int64_t count, void *out,
     op.out_capacity_bytes = (size_t)out_count * size;
     if (op.out.data == NULL)
         op.out.data = &handle; /* no elements: never written */
-    rc = hvd_enqueue(&op, &handle);
+    rc = enqueue(&op, false, &handle);
     if (rc != HVD_OK)
         return rc;
     rc = finish(handle);
@@ -900,8 +902,7 @@ enum hvd_status hvd_join(int32_t *out_last_rank)
     return rc;
 }
 
-/* ---- memory, errors, observability -------------------------------------------------
- */
+/* ---- memory, errors, observability ----------------------------------------------- */
 
 const char *hvd_last_error(void)
 {

@@ -32,6 +32,7 @@
 #include "worker/core/op.h"
 #include "worker/core/segment.h"
 #include "worker/plane/cpu/cpu.h"
+#include "worker/plane/cpu/spin.h"
 #include "worker/plane/plane.h"
 
 #define HVI_UNNAMED_LANES                                                              \
@@ -103,7 +104,8 @@ struct hvi_exec {
     struct hvi_piece *pieces; /* [cap], kept */
     struct hvi_op **ops;      /* [cap] of each piece; NULL when joined */
     int32_t cap;
-    uint8_t nowhere[64]; /* output of results without elements */
+    uint8_t nowhere[64];  /* output of results without elements */
+    struct hvi_spin spin; /* of waiters between groups */
 };
 
 struct hvi_peer {
@@ -126,7 +128,6 @@ struct hvi_ctx {
     uint32_t epoch;
     int rank, size, local_rank, local_size, cross_rank, cross_size;
     bool homogeneous;
-    int ncores;             /* this process may use */
     struct hvi_peer *peers; /* [size] */
     int ngone;
     uint32_t cache_capacity, stall_warn_ms;
@@ -190,8 +191,9 @@ struct hvi_ctx {
 };
 
 /* ---- submit.c */
+/** kick false: the caller waits for it at once, nobody else need wake. */
 enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t count,
-                           const char *name, bool grouped, hvd_handle *out,
+                           const char *name, bool grouped, bool kick, hvd_handle *out,
                            struct hvi_err *err);
 enum hvd_status hvi_submit_join(struct hvi_ctx *c, hvd_handle *out,
                                 struct hvi_err *err);
@@ -212,28 +214,37 @@ enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
                                       struct hvi_err *err);
 /** Send JOIN and tell the board. */
 void hvi_negotiate_join(struct hvi_ctx *c);
-/** Takes e out of flight (under lock); the caller then completes it without the lock.
- */
+/** Takes e out of flight (under lock); the caller then completes it without the lock. */
 void hvi_negotiate_remove(struct hvi_ctx *c, struct hvi_entry *e);
-/** Without the lock: completes every op of e, which is in no table, and frees it. */
-void hvi_entry_finish(struct hvi_entry *e, enum hvd_status status, const char *text);
-void hvi_entry_free(struct hvi_entry *e); /* NULL allowed */
-/** Also takes it off ctx->runs. Entries stay in flight. */
-void hvi_run_free(struct hvi_run *run);
 void hvi_negotiate_fini(struct hvi_ctx *c);
 /** Fail all that has no place in the order yet and needs `rank` (-1: all). No lock. */
 void hvi_negotiate_cancel(struct hvi_ctx *c, int rank, enum hvd_status status,
                           const char *text);
-/** Entries that wait longer than the warning time are reported; returns ms until the
- * next look, -1 when there is nothing to watch. */
-int hvi_negotiate_stalls(struct hvi_ctx *c, int64_t now_ms);
-/** Without the lock: words HVD_ETIMEDOUT of a wait for op: its name and who is missing.
- */
-void hvi_describe_wait(struct hvi_ctx *c, const struct hvi_op *op, struct hvi_err *err);
+
+/* ---- entry.c */
+/** Without the lock: completes every op of e, which is in no table, and frees it. */
+void hvi_entry_finish(struct hvi_entry *e, enum hvd_status status, const char *text);
+void hvi_entry_free(struct hvi_entry *e); /* NULL allowed */
+/** Zeroed items; NULL: out of memory. */
+struct hvi_run *hvi_run_new(struct hvi_pset *set, uint64_t seq, uint32_t nitems);
+/** Also takes it off ctx->runs. Entries stay in flight. */
+void hvi_run_free(struct hvi_run *run);
+
+/* ---- pset.c: under ctx->lock */
 struct hvi_pset *hvi_pset_find(struct hvi_ctx *c, int32_t id);
 /** Add a set to the table. ranks are copied and sorted. HVD_ENOMEM. */
 enum hvd_status hvi_pset_insert(struct hvi_ctx *c, int32_t id, const int32_t *ranks,
                                 int32_t n);
+
+/* ---- stall.c */
+/** Under ctx->lock: what this rank is doing, in words. */
+void hvi_describe_rank(struct hvi_ctx *c, char *out, size_t cap);
+/** Without the lock: words HVD_ETIMEDOUT of a wait for op: its name and who is missing.
+ */
+void hvi_describe_wait(struct hvi_ctx *c, const struct hvi_op *op, struct hvi_err *err);
+/** Entries that wait longer than the warning time are reported; returns ms until the
+ * next look, -1 when there is nothing to watch. */
+int hvi_stall_look(struct hvi_ctx *c, int64_t now_ms);
 
 /* ---- engine.c */
 /** Run groups on this thread until op completes (NULL: until nothing is in flight or
@@ -279,9 +290,19 @@ void hvi_ctx_fail(struct hvi_ctx *c, enum hvd_status status, const char *fmt, ..
 /** From nothing to a running membership (or a solo one); blocking. */
 enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **out,
                              struct hvi_err *err);
+
+/* ---- leave.c */
 /** Leave: what was agreed is finished, the rest fails; then threads end. */
 void hvi_ctx_leave(struct hvi_ctx *c);
-void hvi_ctx_unref(struct hvi_ctx *c);
+/** Ends the threads that run; joins them. */
+void hvi_ctx_stop_threads(struct hvi_ctx *c);
+
+/* ---- ctx.c */
+/** One reference; nothing formed yet. NULL: out of memory. */
+struct hvi_ctx *hvi_ctx_new(void);
+void hvi_ctx_unref(struct hvi_ctx *c); /* NULL allowed */
+/** Frees the plane and what it stands on. */
+void hvi_ctx_drop_plane(struct hvi_ctx *c);
 /** In a forked child: close what is ours, touch nothing else. */
 void hvi_ctx_forked(struct hvi_ctx *c);
 

@@ -34,9 +34,7 @@
 #define STRANGERS_MAX 16 /* unproven links beyond those awaited */
 #define RETRY_MS 20      /* between attempts to reach a peer whose backlog is full */
 #define PROOF_BYTES 8    /* u32 rank, u32 attempt */
-#define RECORD_BYTES                                                                   \
-    (24 + 4 + 17 + PROOF_BYTES) /* a first record with a proof in it                   \
-                                 */
+#define RECORD_BYTES (24 + 4 + 17 + PROOF_BYTES) /* a first record with a proof in it */
 
 /* ---- listeners ------------------------------------------------------------------- */
 
@@ -417,8 +415,7 @@ static enum hvd_status link_step(struct meeting *g, struct link *k, struct hvi_e
     }
 }
 
-/* ---- the meeting ------------------------------------------------------------------
- */
+/* ---- the meeting ----------------------------------------------------------------- */
 
 static struct link *new_link(struct meeting *g, int fd)
 {

@@ -68,6 +68,12 @@ static void *on_alloc(void *cookie, const int64_t *rows, int32_t nmembers,
     (void)rows;
     (void)nmembers;
     op->out_dims[0] = total_rows;
+    if (op->row == 0) {
+        op->ghost_out = hvi_result_alloc(size_bytes);
+        if (op->ghost_out == NULL)
+            op->late = HVD_ENOMEM;
+        return op->ghost_out;
+    }
     op->out = result_memory(op, size_bytes);
     return op->out;
 }
@@ -147,6 +153,11 @@ static bool add_piece(struct hvi_exec *x, struct hvi_op *op, const struct hvi_sh
         }
         p->count = op->count;
         p->row = op->row;
+        if (op->row == 0 && op->kind != HVD_REDUCESCATTER && op->rows != NULL) {
+            p->in = op->ghost != NULL ? op->ghost : nothing;
+            p->count = op->dims[0];
+            p->row = 1;
+        }
         p->splits = op->splits;
         p->rows = op->rows;
         p->cookie = op;
@@ -424,7 +435,6 @@ static enum hvd_status run_locked(struct hvi_ctx *c, struct hvi_op *op,
                                   int64_t deadline_ms)
 {
     struct idle_wait w = {c, op};
-    bool spin = c->local_size <= c->ncores;
 
     for (;;) {
         enum step s;
@@ -446,12 +456,13 @@ static enum hvd_status run_locked(struct hvi_ctx *c, struct hvi_op *op,
             return HVD_OK;
         if (deadline_ms >= 0 && hvi_ms_left(deadline_ms) == 0)
             return HVD_ETIMEDOUT;
+        if (s == STEP_IDLE && op != NULL && hvi_spin(&c->x.spin, false, work_for, &w))
+            continue;
         if (s == STEP_WAIT)
             interrupted = c->plane->ops->wait(c->plane, hvi_ms_left(deadline_ms));
         else
-            interrupted =
-                hvi_bell_sleep(c->bells, c->bell, work_for, &w, op != NULL ? 50 : 5,
-                               !spin, hvi_ms_left(deadline_ms));
+            interrupted = hvi_bell_sleep(c->bells, c->bell, work_for, &w, 0, false,
+                                         hvi_ms_left(deadline_ms));
         if (interrupted && op != NULL && hvi_op_status(op) == HVD_INPROGRESS)
             return HVD_EINTR;
     }
@@ -513,8 +524,7 @@ static enum hvd_status sleep_on(struct hvi_op *op, int64_t deadline_ms)
     return HVD_OK;
 }
 
-/* The engine thread lets go of exec when somebody wants it and it has nothing to run.
- */
+/* The engine thread lets go of exec when somebody wants it and it has nothing to run. */
 static bool take_exec(struct hvi_ctx *c)
 {
     if (pthread_mutex_trylock(&c->exec) == 0)

@@ -1,5 +1,5 @@
 /*
- * From nothing to a running membership, and back.
+ * From nothing to a running membership.
  *
  * Happy path: read the environment, open the data listener, connect to the parent
  * endpoint, HELLO; WELCOME says who is who and which plane; make or fetch the segment
@@ -8,9 +8,6 @@
  * Failure paths: what this rank cannot do while forming it says in FORMED: the
  * coordinator tries plane tcp with a new WELCOME, or ends it with CLOSED. A message
  * that comes while peers are being met ends the meeting: it is a verdict about it.
- *
- * Leaving: take back what is not agreed, BYE, wait for its echo, run what is agreed,
- * FINAL.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -32,7 +29,6 @@
 
 #define START_TIMEOUT_S 30 /* Horovod's default */
 #define ANSWER_MS 3000     /* the coordinator's verdict comes this much later at most */
-#define BYE_MS 5000        /* the echo of BYE; a healthy one takes a millisecond */
 
 struct forming {
     struct hvi_ctx *c;
@@ -42,94 +38,6 @@ struct forming {
     uint32_t attempt, plane; /* of the last WELCOME */
     Hvi__Welcome *welcome;   /* borrowed while its plane is made */
 };
-
-/* ---- the object ------------------------------------------------------------------ */
-
-static int count_cores(void)
-{
-    cpu_set_t set;
-
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
-    return (int)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
-static struct hvi_ctx *ctx_new(void)
-{
-    struct hvi_ctx *c = calloc(1, sizeof *c);
-
-    if (c == NULL)
-        return NULL;
-    atomic_store(&c->refs, 1);
-    c->conn.fd = -1;
-    c->wake_fd = -1;
-    c->ncores = count_cores();
-    pthread_mutex_init(&c->exec, NULL);
-    pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->cond, NULL);
-    pthread_cond_init(&c->pset_cond, NULL);
-    pthread_cond_init(&c->bye_cond, NULL);
-    hvi_list_init(&c->lanes);
-    hvi_list_init(&c->runs);
-    c->by_id = calloc(HVI_BOARD_MAX_IDS, sizeof(struct hvi_known *));
-    if (c->by_id == NULL) {
-        free(c);
-        return NULL;
-    }
-    return c;
-}
-
-/* The plane and what it stands on. */
-static void drop_plane(struct hvi_ctx *c)
-{
-    if (c->plane != NULL)
-        c->plane->ops->free(c->plane);
-    c->plane = NULL;
-    if (c->segment.mem == NULL)
-        free(c->bells);
-    c->bells = NULL;
-    c->board = NULL;
-    hvi_segment_fini(&c->segment);
-}
-
-static void ctx_free(struct hvi_ctx *c)
-{
-    hvi_timeline_fini(c);
-    hvi_negotiate_fini(c);
-    drop_plane(c);
-    hvi_conn_fini(&c->conn);
-    if (c->wake_fd >= 0)
-        close(c->wake_fd);
-    free(c->x.pieces);
-    free(c->x.ops);
-    free(c->peers);
-    hvi_wipe(c->epoch_key, sizeof c->epoch_key);
-    pthread_mutex_destroy(&c->exec);
-    pthread_mutex_destroy(&c->lock);
-    pthread_cond_destroy(&c->cond);
-    pthread_cond_destroy(&c->pset_cond);
-    pthread_cond_destroy(&c->bye_cond);
-    free(c);
-}
-
-void hvi_ctx_unref(struct hvi_ctx *c)
-{
-    if (c != NULL && atomic_fetch_sub(&c->refs, 1) == 1)
-        ctx_free(c);
-}
-
-void hvi_ctx_forked(struct hvi_ctx *c)
-{
-    if (c->conn.fd >= 0)
-        close(c->conn.fd);
-    if (c->wake_fd >= 0)
-        close(c->wake_fd);
-    c->conn.fd = c->wake_fd = -1;
-    if (c->mode == HVI_MODE_TCP && c->plane != NULL) {
-        c->plane->ops->free(c->plane); /* closes its sockets; threads are gone */
-        c->plane = NULL;
-    }
-}
 
 /* ---- HELLO ----------------------------------------------------------------------- */
 
@@ -205,7 +113,6 @@ static enum hvd_status say_hello(struct forming *f, const struct hvd_config *con
 {
     Hvi__Hello m = HVI__HELLO__INIT;
     Hvi__PsetDef *defs = NULL;
-    char version[] = HVI_VERSION;
     char id[256];
     char host[65];
     char *addr = f->listener.addr;
@@ -220,7 +127,7 @@ static enum hvd_status say_hello(struct forming *f, const struct hvd_config *con
         name = uname(&uts) == 0 ? uts.nodename : "localhost";
     snprintf(host, sizeof host, "%.64s", name);
     host_id(id, sizeof id, host);
-    m.version = version;
+    m.version = (char *)(uintptr_t)hvd_version_string();
     m.want_rank = (int32_t)rank;
     m.host = host;
     m.pid = (int32_t)getpid();
@@ -535,7 +442,7 @@ static enum hvd_status on_welcome(struct forming *f, Hvi__Welcome *m,
         rc = adopt(f->c, m, err);
     if (rc != HVD_OK)
         return rc;
-    drop_plane(f->c);
+    hvi_ctx_drop_plane(f->c);
     f->attempt = m->attempt;
     f->welcome = m;
     hvi_failpoint("form");
@@ -638,23 +545,6 @@ static enum hvd_status start_threads(struct hvi_ctx *c, struct hvi_err *err)
     return rc;
 }
 
-static void stop_threads(struct hvi_ctx *c)
-{
-    pthread_mutex_lock(&c->lock);
-    atomic_store(&c->stop, true);
-    pthread_cond_broadcast(&c->cond);
-    pthread_mutex_unlock(&c->lock);
-    if (c->bells != NULL)
-        hvi_bell_force(c->bells, c->bell);
-    if (c->link_running) {
-        hvi_link_kick(c);
-        pthread_join(c->link_thread, NULL);
-    }
-    if (c->exec_running)
-        pthread_join(c->exec_thread, NULL);
-    c->link_running = c->exec_running = false;
-}
-
 /* ---- the whole ------------------------------------------------------------------- */
 
 static enum hvd_status form_solo(struct hvi_ctx *c, const struct hvd_config *config,
@@ -739,7 +629,7 @@ enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **o
                              struct hvi_err *err)
 {
     const char *endpoint = hvi_env("COORDINATOR");
-    struct forming f = {.c = ctx_new(), .listener = {.unix_fd = -1, .tcp_fd = -1}};
+    struct forming f = {.c = hvi_ctx_new(), .listener = {.unix_fd = -1, .tcp_fd = -1}};
     enum hvd_status rc = HVD_OK;
 
     if (f.c == NULL)
@@ -756,12 +646,13 @@ enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **o
     hvi_listener_close(&f.listener);
     if (rc == HVD_OK) {
         hvi_log_set_rank(f.c->rank);
+        hvi_spin_init(&f.c->x.spin, f.c->local_size);
         rc = hvi_timeline_setup(f.c, err);
     }
     if (rc == HVD_OK)
         rc = start_threads(f.c, err);
     if (rc != HVD_OK) {
-        stop_threads(f.c);
+        hvi_ctx_stop_threads(f.c);
         hvi_ctx_unref(f.c);
         return rc;
     }
@@ -769,68 +660,4 @@ enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **o
                  f.c->plane->ops->name);
     *out = f.c;
     return HVD_OK;
-}
-
-/* ---- leaving --------------------------------------------------------------------- */
-
-static void wait_bye(struct hvi_ctx *c)
-{
-    struct timespec until;
-    Hvi__Bye m = HVI__BYE__INIT;
-
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += BYE_MS / 1000;
-    pthread_mutex_lock(&c->lock);
-    m.epoch = c->epoch;
-    hvi_negotiate_flush(c);
-    hvi_conn_put(&c->conn, HVI_MSG_BYE, &m);
-    hvi_link_kick(c);
-    while (!c->bye_acked && atomic_load(&c->failed) == 0)
-        if (pthread_cond_timedwait(&c->bye_cond, &c->lock, &until) == ETIMEDOUT)
-            break;
-    pthread_mutex_unlock(&c->lock);
-}
-
-static void say_final(struct hvi_ctx *c)
-{
-    struct hvi_buf nothing = {0};
-
-    pthread_mutex_lock(&c->lock);
-    hvi_conn_put_frame(&c->conn, &nothing, true);
-    pthread_mutex_unlock(&c->lock);
-}
-
-void hvi_ctx_leave(struct hvi_ctx *c)
-{
-    static const char text[] = "hvd_shutdown was called";
-    struct hvi_op *join;
-
-    hvi_timeline_leave(c);
-    pthread_mutex_lock(&c->lock);
-    c->closing = true;
-    if (c->mode == HVI_MODE_SHM) {
-        hvi_board_leave(c->board, c->bell);
-        hvi_negotiate_pump(c);
-        hvi_negotiate_poll(c);
-    }
-    pthread_mutex_unlock(&c->lock);
-    if (c->mode != HVI_MODE_SOLO)
-        wait_bye(c);
-    if (c->mode != HVI_MODE_SOLO)
-        hvi_negotiate_cancel(c, -1, HVD_ESHUTDOWN, text);
-    pthread_mutex_lock(&c->lock);
-    join = c->mode == HVI_MODE_SOLO ? NULL : c->join_op;
-    if (join != NULL) {
-        c->join_op = NULL;
-        c->ninflight--;
-    }
-    pthread_mutex_unlock(&c->lock);
-    if (join != NULL) {
-        hvi_op_complete(join, HVD_ESHUTDOWN, text);
-        hvi_op_unref(join);
-    }
-    hvi_engine_drain(c);
-    if (c->mode != HVI_MODE_SOLO)
-        say_final(c);
-    stop_threads(c);
 }

@@ -143,8 +143,7 @@ static enum hvd_status connect_tcp(const char *endpoint, int64_t deadline_ms, in
                     strerror(error));
 }
 
-/* A coordinator that is started beside us may not listen yet: try until the deadline.
- */
+/* A coordinator that is started beside us may not listen yet: try until the deadline. */
 static enum hvd_status dial(const char *endpoint, int64_t deadline_ms, int *out,
                             struct hvi_err *err)
 {
@@ -399,7 +398,7 @@ static enum hvd_status take_messages(struct hvi_ctx *c, struct hvi_err *err)
 static int next_timeout(struct hvi_ctx *c)
 {
     int64_t now = hvi_now_ms();
-    int stalls = hvi_negotiate_stalls(c, now);
+    int stalls = hvi_stall_look(c, now);
     int timeline = hvi_timeline_tick(c, now);
 
     if (stalls < 0)

@@ -25,83 +25,6 @@
 
 #define ANNOUNCE_MAX_REQUESTS 256
 #define ANNOUNCE_MAX_BYTES (256 * 1024) /* estimate; a frame holds 1 MiB */
-#define STALL_LOOK_MS 1000              /* publishing wakes no one: look this often */
-
-void hvi_entry_free(struct hvi_entry *e)
-{
-    if (e == NULL)
-        return;
-    if (e->ops != NULL && e->req != NULL)
-        for (uint32_t i = 0; i < e->req->ntensors; i++)
-            hvi_op_unref(e->ops[i]);
-    free(e->ops);
-    hvi_request_free(e->req);
-    free(e->key);
-    free(e);
-}
-
-void hvi_entry_finish(struct hvi_entry *e, enum hvd_status status, const char *text)
-{
-    char full[HVD_ERROR_TEXT_MAX];
-
-    full[0] = '\0';
-    if (status != HVD_OK)
-        snprintf(full, sizeof full, "%s '%.200s': %.700s", hvi_kind_name(e->req->kind),
-                 e->req->name, text != NULL ? text : hvi_status_text(status));
-    for (uint32_t i = 0; i < e->req->ntensors; i++) {
-        struct hvi_op *op = e->ops[i];
-
-        if (status == HVD_OK && op->late != HVD_OK)
-            hvi_op_complete(op, op->late, op->error);
-        else
-            hvi_op_complete(op, status, status != HVD_OK ? full : NULL);
-    }
-    hvi_entry_free(e);
-}
-
-struct hvi_pset *hvi_pset_find(struct hvi_ctx *c, int32_t id)
-{
-    for (int32_t i = 0; i < c->npsets; i++)
-        if (c->psets[i]->id == id && !c->psets[i]->removed)
-            return c->psets[i];
-    return NULL;
-}
-
-static int compare_ranks(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a;
-    int32_t y = *(const int32_t *)b;
-
-    return (x > y) - (x < y);
-}
-
-enum hvd_status hvi_pset_insert(struct hvi_ctx *c, int32_t id, const int32_t *ranks,
-                                int32_t n)
-{
-    struct hvi_pset *set = calloc(1, sizeof *set);
-    struct hvi_pset **psets =
-        realloc(c->psets, ((size_t)c->npsets + 1) * sizeof *psets);
-
-    if (psets != NULL)
-        c->psets = psets;
-    if (set != NULL)
-        set->ranks = malloc((size_t)n * sizeof *ranks);
-    if (set == NULL || psets == NULL || set->ranks == NULL) {
-        free(set != NULL ? set->ranks : NULL);
-        free(set);
-        return HVD_ENOMEM;
-    }
-    memcpy(set->ranks, ranks, (size_t)n * sizeof *ranks);
-    qsort(set->ranks, (size_t)n, sizeof *ranks, compare_ranks);
-    set->id = id;
-    set->size = n;
-    set->me = -1;
-    for (int32_t i = 0; i < n; i++)
-        if (set->ranks[i] == c->rank)
-            set->me = i;
-    c->psets[c->npsets++] = set;
-    return HVD_OK;
-}
 
 /* ---- known names ---------------------------------------------------------------- */
 
@@ -208,33 +131,11 @@ static void append_run(struct hvi_ctx *c, struct hvi_run *run)
     atomic_fetch_add(&c->nruns, 1);
 }
 
-static struct hvi_run *run_new(struct hvi_pset *set, uint64_t seq, uint32_t nitems)
-{
-    struct hvi_run *run = calloc(1, sizeof *run + nitems * sizeof(struct hvi_run_item));
-
-    if (run == NULL)
-        return NULL;
-    hvi_list_init(&run->link);
-    run->seq = seq;
-    run->pset = set;
-    run->nitems = nitems;
-    return run;
-}
-
-void hvi_run_free(struct hvi_run *run)
-{
-    hvi_list_remove(&run->link);
-    for (uint32_t i = 0; i < run->nitems; i++)
-        if (run->items[i].entry == NULL)
-            hvi_request_free(run->items[i].req);
-    free(run);
-}
-
 /* A job of one rank needs nobody's consent. */
 static enum hvd_status run_solo(struct hvi_ctx *c, struct hvi_entry *e)
 {
     static _Atomic uint64_t seq;
-    struct hvi_run *run = run_new(e->pset, atomic_fetch_add(&seq, 1), 1);
+    struct hvi_run *run = hvi_run_new(e->pset, atomic_fetch_add(&seq, 1), 1);
 
     if (run == NULL)
         return HVD_ENOMEM;
@@ -375,6 +276,8 @@ void hvi_negotiate_join(struct hvi_ctx *c)
     hvi_negotiate_flush(c);
     m.epoch = c->epoch;
     hvi_conn_put(&c->conn, HVI_MSG_JOIN, &m);
+    /* before the board knows: who joins because of it should come after it */
+    hvi_conn_flush(&c->conn, NULL);
     if (c->mode == HVI_MODE_SHM) {
         hvi_board_join(c->board, c->bell, c->join_generation);
         hvi_negotiate_poll(c);
@@ -382,8 +285,7 @@ void hvi_negotiate_join(struct hvi_ctx *c)
     hvi_link_kick(c);
 }
 
-/* ---- writing to the coordinator ----------------------------------------------------
- */
+/* ---- writing to the coordinator -------------------------------------------------- */
 
 static size_t estimate_bytes(const struct hvi_request *r)
 {
@@ -437,8 +339,7 @@ void hvi_negotiate_flush(struct hvi_ctx *c)
     }
 }
 
-/* ---- the order --------------------------------------------------------------------
- */
+/* ---- the order ------------------------------------------------------------------- */
 
 /* Ids of one sealed group to a run. NULL: not a member, or no memory. */
 static struct hvi_run *resolve(struct hvi_ctx *c, uint64_t seq, const uint32_t *ids,
@@ -454,7 +355,7 @@ static struct hvi_run *resolve(struct hvi_ctx *c, uint64_t seq, const uint32_t *
         set = hvi_pset_find(c, (int32_t)k->req->pset);
     if (set == NULL || set->me < 0)
         return NULL;
-    run = run_new(set, seq, nids);
+    run = hvi_run_new(set, seq, nids);
     for (uint32_t i = 0; run != NULL && i < nids; i++) {
         uint32_t id = ids[i * stride];
 
@@ -547,8 +448,7 @@ static enum hvd_status on_order(struct hvi_ctx *c, const uint8_t *payload,
     return HVD_OK;
 }
 
-/* ---- messages of the coordinator ----------------------------------------------------
- */
+/* ---- messages of the coordinator ------------------------------------------------- */
 
 static struct hvi_board_meta board_meta(const struct hvi_pset *set,
                                         const struct hvi_request *r)
@@ -868,39 +768,13 @@ static enum hvd_status on_pset_reply(struct hvi_ctx *c, const Hvi__PsetReply *m,
     return rc;
 }
 
-static void describe(struct hvi_ctx *c, char *out, size_t cap)
-{
-    int64_t now = hvi_now_ms();
-    const struct hvi_entry *oldest = NULL;
-    struct hvi_entry *e;
-    struct hvi_entry *next;
-
-    HASH_ITER(hh, c->inflight, e, next)
-    {
-        if (oldest == NULL || e->since_ms < oldest->since_ms)
-            oldest = e;
-    }
-    if (c->join_op != NULL)
-        snprintf(out, cap, "has joined %.1f s ago",
-                 (double)(now - c->join_since_ms) / 1e3);
-    else if (oldest != NULL)
-        snprintf(out, cap, "waits in %s '%.200s' for %.1f s, %u in flight",
-                 hvi_kind_name(oldest->req->kind), oldest->req->name,
-                 (double)(now - oldest->since_ms) / 1e3, c->ninflight);
-    else if (c->last_submit_ms == 0)
-        snprintf(out, cap, "has submitted nothing yet");
-    else
-        snprintf(out, cap, "in the program; last submitted '%.120s' %.1f s ago",
-                 c->last_name, (double)(now - c->last_submit_ms) / 1e3);
-}
-
 static void on_probe(struct hvi_ctx *c, const Hvi__Probe *m)
 {
     char doing[512];
     Hvi__ProbeReply reply = HVI__PROBE_REPLY__INIT;
 
     pthread_mutex_lock(&c->lock);
-    describe(c, doing, sizeof doing);
+    hvi_describe_rank(c, doing, sizeof doing);
     reply.epoch = c->epoch;
     reply.probe = m->probe;
     reply.doing = doing;
@@ -998,120 +872,8 @@ enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
         return rc;
     rc = dispatch(c, &msg, err);
     hvi_msg_free(&msg);
-    hvi_engine_kick(
-        c); /* whoever runs groups may wait for what has just been completed */
+    hvi_engine_kick(c); /* its thread may wait for what has just been completed */
     return rc;
-}
-
-/* ---- stalls -----------------------------------------------------------------------
- */
-
-/* Who has not come, as far as this rank can tell; at most cap. */
-static size_t missing_ranks(struct hvi_ctx *c, const struct hvi_entry *e, int32_t *out)
-{
-    struct hvi_board_mask mask;
-    size_t n = 0;
-
-    memset(&mask, 0, sizeof mask);
-    if (e->state == HVI_ENTRY_SEALED) {
-        for (int32_t i = 0; i < e->pset->size; i++)
-            if (e->pset->ranks[i] != c->rank)
-                out[n++] = e->pset->ranks[i];
-        return n;
-    }
-    if (c->mode != HVI_MODE_SHM || e->state != HVI_ENTRY_PUBLISHED ||
-        !hvi_board_missing(c->board, c->bell, e->id, e->generation, &mask))
-        return 0;
-    for (int32_t r = 0; r < c->size; r++)
-        if (hvi_board_mask_has(&mask, r))
-            out[n++] = r;
-    return n;
-}
-
-static void report_stall(struct hvi_ctx *c, const struct hvi_entry *e, int64_t now_ms)
-{
-    Hvi__Stalled m = HVI__STALLED__INIT;
-    int32_t *missing = malloc((size_t)c->size * sizeof *missing);
-
-    if (missing == NULL)
-        return;
-    m.epoch = c->epoch;
-    m.name = e->req->name;
-    m.pset = e->req->pset;
-    m.kind = e->req->kind;
-    m.waited_ms = (uint64_t)(now_ms - e->since_ms);
-    m.n_missing = missing_ranks(c, e, missing);
-    m.missing = missing;
-    hvi_conn_put(&c->conn, HVI_MSG_STALLED, &m);
-    free(missing);
-}
-
-static struct hvi_entry *entry_of(struct hvi_ctx *c, const struct hvi_op *op)
-{
-    struct hvi_entry *e;
-    struct hvi_entry *next;
-
-    HASH_ITER(hh, c->inflight, e, next)
-    {
-        for (uint32_t i = 0; i < e->req->ntensors; i++)
-            if (e->ops[i] == op)
-                return e;
-    }
-    return NULL;
-}
-
-void hvi_describe_wait(struct hvi_ctx *c, const struct hvi_op *op, struct hvi_err *err)
-{
-    int32_t *missing = malloc((size_t)c->size * sizeof *missing);
-    char list[256] = "";
-    size_t used = 0;
-    struct hvi_entry *e;
-
-    pthread_mutex_lock(&c->lock);
-    e = missing != NULL ? entry_of(c, op) : NULL;
-    if (e != NULL && e->state != HVI_ENTRY_SEALED) {
-        size_t n = missing_ranks(c, e, missing);
-
-        for (size_t i = 0; i < n && used < sizeof list - 16; i++)
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%d",
-                                     i > 0 ? ", " : " (missing: rank ", missing[i]);
-        if (n > 0)
-            snprintf(list + used, sizeof list - used, ")");
-    }
-    if (e != NULL)
-        hvi_fail(err, HVD_ETIMEDOUT, "%s '%.200s' has waited %.1f s%s",
-                 hvi_kind_name(e->req->kind), e->req->name,
-                 (double)(hvi_now_ms() - e->since_ms) / 1e3, list);
-    else
-        hvi_fail(err, HVD_ETIMEDOUT, "%s has not completed in time",
-                 hvi_kind_name(op->kind));
-    pthread_mutex_unlock(&c->lock);
-    free(missing);
-}
-
-int hvi_negotiate_stalls(struct hvi_ctx *c, int64_t now_ms)
-{
-    struct hvi_entry *e;
-    struct hvi_entry *next;
-    int64_t soonest =
-        c->stall_warn_ms < STALL_LOOK_MS ? c->stall_warn_ms : STALL_LOOK_MS;
-
-    if (c->stall_warn_ms == 0)
-        return -1;
-    pthread_mutex_lock(&c->lock);
-    HASH_ITER(hh, c->inflight, e, next)
-    {
-        if (e->stall_next_ms == 0)
-            e->stall_next_ms = e->since_ms + c->stall_warn_ms;
-        if (now_ms >= e->stall_next_ms) {
-            report_stall(c, e, now_ms);
-            e->stall_next_ms = now_ms + c->stall_warn_ms;
-        }
-        if (e->stall_next_ms - now_ms < soonest)
-            soonest = e->stall_next_ms - now_ms;
-    }
-    pthread_mutex_unlock(&c->lock);
-    return (int)soonest;
 }
 
 void hvi_negotiate_fini(struct hvi_ctx *c)

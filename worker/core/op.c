@@ -52,6 +52,8 @@ void hvi_op_unref(struct hvi_op *op)
         atomic_fetch_sub_explicit(&op->refs, 1, memory_order_acq_rel) != 1)
         return;
     hvi_result_free(op->owned);
+    free(op->ghost);
+    hvi_result_free(op->ghost_out);
     free(op->splits);
     free(op->rows);
     free(op->error);

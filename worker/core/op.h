@@ -27,9 +27,10 @@ struct hvi_op {
     size_t out_capacity_bytes;
     int64_t count, row; /* elements of in; of one row */
     int64_t dims[HVD_NDIM_MAX], out_dims[HVD_NDIM_MAX];
-    int64_t *splits, *rows; /* [nmembers], owned or NULL */
-    enum hvd_status late;   /* failure found while running (no memory, too small) */
-    char *error;            /* text of a failure, owned or NULL; set before status */
+    int64_t *splits, *rows;  /* [nmembers], owned or NULL */
+    void *ghost, *ghost_out; /* rows without elements: one element stands for each */
+    enum hvd_status late;    /* failure found while running (no memory, too small) */
+    char *error;             /* text of a failure, owned or NULL; set before status */
     void (*done)(void *, hvd_handle, enum hvd_status);
     void *(*alloc)(void *, const struct hvd_tensor *, size_t);
     void *arg;

@@ -141,6 +141,22 @@ static bool by_rows(int32_t kind)
     return kind == HVD_ALLGATHER || kind == HVD_ALLTOALL || kind == HVD_REDUCESCATTER;
 }
 
+/* The planes write results of another layout while they still read the input. */
+static enum hvd_status check_overlap(const struct hvd_op *op, int64_t count,
+                                     struct hvi_err *err)
+{
+    uintptr_t in = (uintptr_t)op->in.data;
+    uintptr_t out = (uintptr_t)op->out.data;
+    uintptr_t in_bytes = (uintptr_t)count * hvi_dtype_size((uint32_t)op->in.dtype);
+
+    if (in_bytes == 0 || out == 0 || op->out_capacity_bytes == 0)
+        return HVD_OK;
+    if (out < in + in_bytes && in < out + op->out_capacity_bytes)
+        return hvi_fail(err, HVD_EINVAL, "%s: out must not overlap in for %s",
+                        shown_name(op), hvi_kind_name((uint32_t)op->kind));
+    return HVD_OK;
+}
+
 static enum hvd_status check_kind(const struct hvd_op *op, const struct hvi_pset *set,
                                   struct hvi_err *err)
 {
@@ -220,6 +236,11 @@ static enum hvd_status fill_op(struct hvi_op *o, const struct hvd_op *op,
     if (o->rows == NULL ||
         (op->splits != NULL && op->kind == HVD_ALLTOALL && o->splits == NULL))
         return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", shown_name(op));
+    if (o->row == 0 && o->dims[0] > 0 && op->kind != HVD_REDUCESCATTER) {
+        o->ghost = calloc((size_t)o->dims[0], hvi_dtype_size(o->dtype));
+        if (o->ghost == NULL)
+            return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", shown_name(op));
+    }
     if (o->splits != NULL && op->splits != NULL)
         memcpy(o->splits, op->splits, (size_t)set->size * sizeof *o->splits);
     return HVD_OK;
@@ -285,6 +306,8 @@ static enum hvd_status check_op(const struct hvd_op *op, const struct hvi_pset *
     rc = check_tensor(op, &t, count, err);
     if (rc == HVD_OK)
         rc = check_kind(op, set, err);
+    if (rc == HVD_OK && by_rows(op->kind))
+        rc = check_overlap(op, *count, err);
     return rc;
 }
 
@@ -406,8 +429,7 @@ static enum hvd_status submit_locked(struct hvi_ctx *c, const struct hvd_op *ops
         return rc;
     if (name == NULL || name[0] == '\0')
         name = ops[0].name;
-    /* the number of an unnamed operation is only used up when the submission succeeds
-     */
+    /* the number of an unnamed operation is only used up when the submission succeeds */
     make_name(set, &ops[0], name, grouped, full, &instance);
     e = entry_new(set, full, (uint32_t)count);
     if (e == NULL) {
@@ -438,7 +460,7 @@ done:
 }
 
 enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t count,
-                           const char *name, bool grouped, hvd_handle *out,
+                           const char *name, bool grouped, bool kick, hvd_handle *out,
                            struct hvi_err *err)
 {
     enum hvd_status rc = HVD_OK;
@@ -459,7 +481,7 @@ enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t 
     pthread_mutex_lock(&c->lock);
     rc = submit_locked(c, ops, count, name, grouped, out, err);
     pthread_mutex_unlock(&c->lock);
-    if (rc == HVD_OK)
+    if (rc == HVD_OK && kick)
         hvi_engine_kick(c);
     return rc;
 }

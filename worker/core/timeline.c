@@ -42,8 +42,7 @@ struct hvi_timeline {
     int64_t flushed_ms;
 };
 
-/* ---- records -----------------------------------------------------------------------
- */
+/* ---- records --------------------------------------------------------------------- */
 
 #define OP_FIXED (1 + 4 * 4 + 8 * 6 + 2)
 
@@ -210,8 +209,7 @@ static void ship_end(struct hvi_ctx *c, struct hvi_timeline *t)
         hvi_link_kick(c);
 }
 
-/* ---- what the engine tells
- * ----------------------------------------------------------- */
+/* ---- what the engine tells ------------------------------------------------------- */
 
 void hvi_timeline_begin(struct hvi_ctx *c, struct hvi_run *run)
 {
@@ -283,8 +281,7 @@ int hvi_timeline_tick(struct hvi_ctx *c, int64_t now_ms)
     return left;
 }
 
-/* ---- switching
- * ----------------------------------------------------------------------- */
+/* ---- switching ------------------------------------------------------------------- */
 
 void hvi_timeline_control(struct hvi_ctx *c, const Hvi__TimelineCtl *m)
 {

@@ -44,8 +44,7 @@ struct trainer {
 
 /* ---- small things ---- */
 
-/* End this rank with one line; leaving through exit() says goodbye to the other ranks.
- */
+/* End this rank with one line; leaving through exit() says goodbye to the other ranks. */
 static void need(enum hvd_status status, const char *what)
 {
     if (status == HVD_OK)
@@ -273,8 +272,7 @@ static void dump_first_grads(const struct trainer *t, int32_t batch)
     free(average);
 }
 
-/* One pass over the training digits; sums[2] = loss and correct answers of this rank.
- */
+/* One pass over the training digits; sums[2] = loss and correct answers of this rank. */
 static void train_epoch(struct trainer *t, int epoch, int progress, double sums[2])
 {
     double next_line_s = now_s(); /* then every 0.1 s: no flicker, no flood */

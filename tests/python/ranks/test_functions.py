@@ -113,7 +113,8 @@ def test_objects(hvd):
     for root in range(n):
         got = hvd.broadcast_object({"from": hvd.rank(), "x": [1, None]}, root_rank=root)
         assert got == {"from": root, "x": [1, None]}
-    assert hvd.broadcast_object("x" * 300000 if hvd.rank() == 0 else None, 0, name="big") == "x" * 300000
+    big = "x" * 300000
+    assert hvd.broadcast_object(big if hvd.rank() == 0 else None, 0, name="big") == big
     got = hvd.allgather_object(["r"] * (hvd.rank() + 1))
     assert got == [["r"] * (r + 1) for r in range(n)]
     assert hvd.allgather_object(None, name="none") == [None] * n

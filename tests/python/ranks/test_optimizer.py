@@ -198,6 +198,33 @@ def test_misuse_is_an_assertion_error(hvd):
     optimizer.step()
 
 
+def test_many_small_parameters(hvd):
+    torch.manual_seed(8)
+    params = [nn.Parameter(torch.randn(5)) for _ in range(100)]
+    big = nn.Parameter(torch.randn(1000, 300))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params + [big], lr=1.0))
+
+    def loss():
+        return sum((p * (i + hvd.rank())).sum() for i, p in enumerate(params)) + big.sum()
+
+    mean = sum(range(hvd.size())) / hvd.size()
+    for _ in range(2):
+        before = [p.detach().clone() for p in params]
+        optimizer.zero_grad()
+        loss().backward()
+        if hvd.size() > 1:
+            with pytest.raises(AssertionError):
+                optimizer.zero_grad()
+            with pytest.raises(AssertionError):
+                loss().backward()
+            # what the second backward has spoilt
+            for i, p in enumerate(params):
+                p.grad.fill_(i + hvd.rank())
+        optimizer.step()
+        for i, p in enumerate(params):
+            assert torch.allclose(before[i] - p.detach(), torch.full((5,), i + mean), atol=1e-4)
+
+
 def test_synchronize_before_step(hvd):
     model = small_model()
     optimizer = wrapped(hvd, model)

@@ -129,22 +129,21 @@ def test_timeline(hvd, tmp_path):
 def test_static_process_sets(hvd):
     hvd.shutdown()
     first = hvd.ProcessSet([0])
-    everyone = hvd.ProcessSet(range(hvd_size()))
-    sets = [first] if hvd_size() == 1 else [first, everyone]
-    try:
-        hvd.init(process_sets=sets if hvd_size() == 1 else [first])
-        assert first.process_set_id == 1
-        if first.included():
-            assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=first)) == 1.0
-    except ValueError:
-        # a job of one rank: the set of rank 0 is the global one
-        assert hvd_size() == 1
-    finally:
-        hvd.shutdown()
+    if hvd_size() == 1:
+        # the set of all ranks exists already
+        with pytest.raises(ValueError, match="already exists"):
+            hvd.init(process_sets=[first])
+        assert not hvd.is_initialized()
+        return
+    hvd.init(process_sets=[first])
+    assert first.process_set_id == 1
+    if first.included():
+        assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=first)) == 1.0
+    hvd.shutdown()
     assert first.process_set_id is None
-    hvd.init(process_sets="dynamic")
     with pytest.raises(ValueError):
         hvd.init(process_sets="static")
+    hvd.init(process_sets="dynamic")
 
 
 def hvd_size():

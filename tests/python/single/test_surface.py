@@ -1,6 +1,5 @@
 """Every name that programs written for Horovod use is there, with its arguments."""
 
-import csv
 import importlib
 import inspect
 import os
@@ -82,11 +81,10 @@ def hasattr_deep(module, name):
     return True
 
 
-def test_import_is_quick_and_starts_nothing():
+def test_import_starts_nothing():
     code = (
-        "import sys, threading, horovod; import horovod.torch as hvd\n"
+        "import threading, horovod.torch as hvd\n"
         "assert not hvd.is_initialized() and threading.active_count() == 1\n"
-        "assert 'torch._dynamo' not in sys.modules or True\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

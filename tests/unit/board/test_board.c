@@ -14,7 +14,8 @@ static struct hvi_board *new_board(int nlocal, uint64_t fusion_bytes)
 
     cr_assert_not_null(mem);
     memset(mem, 0, size);
-    cr_assert_null(hvi_board_attach(mem, nlocal), "an unformatted board must be refused");
+    cr_assert_null(hvi_board_attach(mem, nlocal),
+                   "an unformatted board must be refused");
     hvi_board_format(mem, nlocal, fusion_bytes);
     cr_assert_null(hvi_board_attach(mem, nlocal + 1), "another number of ranks");
     return hvi_board_attach(mem, nlocal);
@@ -367,7 +368,8 @@ Test(board, all_ranks_see_one_order_under_load, .timeout = 60)
     for (int r = 0; r < RANKS; r++)
         pthread_join(threads[r], NULL);
     for (int r = 1; r < RANKS; r++) {
-        cr_assert_eq(players[r].order_hash, players[0].order_hash, "rank %d differs", r);
+        cr_assert_eq(players[r].order_hash, players[0].order_hash, "rank %d differs",
+                     r);
         cr_assert_eq(players[r].groups, players[0].groups);
     }
     free(b);

@@ -195,8 +195,7 @@ static inline void feed_formed(struct feed *f, uint64_t conn, uint32_t epoch,
     feed_msg(f, conn, HVI_MSG_FORMED, &m);
 }
 
-/** HELLO to GO of np ranks on connections first .. first + np - 1; forgets the trace.
- */
+/** HELLO to GO of np ranks on connections first .. first + np - 1; forgets the trace. */
 static inline void feed_form(struct feed *f, uint64_t first, int np, uint32_t epoch,
                              uint32_t plane)
 {

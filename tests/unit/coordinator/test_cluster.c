@@ -58,8 +58,7 @@ struct packet {
     size_t size;
 };
 
-/* The host board of plane shm: who has published an id in a generation; sealed groups.
- */
+/* The host board of plane shm: who has published an id in a generation; sealed groups. */
 struct board {
     struct {
         uint32_t generation;

@@ -7,8 +7,7 @@
 
 static const char *const hosts[] = {"a", "a", "b"};
 
-/* Three ranks, agents on connections 51 (host a: ranks 0, 1) and 52 (host b: rank 2).
- */
+/* Three ranks, agents on connections 51 (host a: ranks 0, 1) and 52 (host b: rank 2). */
 static struct feed *with_agents(void)
 {
     struct feed *f = feed_new(&(struct hvi_core_config){
@@ -229,8 +228,7 @@ Test(epoch, a_silent_host_is_lost_after_the_lease, .timeout = 10)
     feed_free(f);
 }
 
-/* The ranks' connections come before and behind the agent's: none is looked at again.
- */
+/* The ranks' connections come before and behind the agent's: none is looked at again. */
 Test(epoch, a_lost_host_takes_the_connections_of_its_ranks, .timeout = 10)
 {
     struct feed *f = feed_new(&(struct hvi_core_config){

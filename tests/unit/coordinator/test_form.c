@@ -385,6 +385,7 @@ Test(form, falls_back_to_tcp_once, .timeout = 10)
     feed_is(f, "");
     feed_formed(f, 1, 1, 2, 0, "");
     feed_formed(f, 2, 1, 2, HVD_EIO, "no route");
+    feed_wait(f, 200);
     feed_has(
         f, "send 1 CLOSED rank=1 HVD_EIO cause='could not form the tcp data plane: no "
            "route'");
@@ -399,10 +400,35 @@ Test(form, no_fallback_when_shm_was_asked_for, .timeout = 10)
     feed_hello(f, 2, &(struct feed_hello){.want = 1});
     feed_forget(f);
     feed_formed(f, 1, 1, 1, HVD_ENOMEM, "no memory for the segment");
+    feed_is(f, "");
+    feed_wait(f, 200);
+    feed_has(
+        f,
+        "note info text='rank 0 (host a, pid 100) could not form the shm data plane");
     feed_has(
         f,
         "send 2 CLOSED rank=0 HVD_ENOMEM cause='could not form the shm data plane: no "
         "memory for the segment'");
+    feed_free(f);
+}
+
+/* Who cannot reach a dead peer says so first; the dead one is the cause. */
+Test(form, a_loss_explains_a_failure_to_form, .timeout = 10)
+{
+    struct feed *f = feed_job(3);
+
+    for (int r = 0; r < 3; r++)
+        feed_hello(f, 1 + (uint64_t)r,
+                   &(struct feed_hello){.want = r, .plane = HVI_PLANE_TCP});
+    feed_forget(f);
+    feed_formed(f, 1, 1, 1, HVD_EIO, "rank 2: connection reset by peer");
+    feed_formed(f, 2, 1, 1, HVD_EIO, "rank 2: connection reset by peer");
+    feed_is(f, "");
+    feed_wait(f, 20);
+    feed_closed(f, 3);
+    feed_has(f, "send 1 CLOSED rank=2 HVD_EPEER cause='connection lost'");
+    feed_wait(f, 5000);
+    feed_lacks(f, "could not form");
     feed_free(f);
 }
 

@@ -1,5 +1,4 @@
-/* The server over real sockets, in a thread of its own; see peer.h for the other side.
- */
+/* The server over real sockets, in a thread of its own; see peer.h for the other side. */
 #include "peer.h"
 #include "test.h"
 
@@ -214,8 +213,7 @@ static void still_well(struct served *s, struct peer *p, const char *name)
     (void)s;
 }
 
-/* Sends and wants the connection closed, without a byte of answer but `answer` bytes.
- */
+/* Sends and wants the connection closed, without a byte of answer but `answer` bytes. */
 static void turned_away(struct served *s, const char *what, const void *data, size_t n,
                         size_t answer)
 {
@@ -384,8 +382,7 @@ Test(net, who_does_not_read_is_lost_not_waited_for, .timeout = 60)
     for (int i = 0; i < 40; i++)
         peer_send(&p[1], HVI_MSG_TIMELINE_CHUNK, &chunk);
     free(chunk.events.data);
-    /* FAILs must not be: rank 1 announces what rank 0 contradicts; rank 0 never reads
-     */
+    /* FAILs must not be: rank 1 announces what rank 0 contradicts; rank 0 never reads */
     memset(name, 'n', sizeof name);
     name[sizeof name - 1] = '\0';
     give_up = hvi_now_ms() + 40000;

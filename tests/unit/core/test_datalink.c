@@ -62,11 +62,12 @@ static void *meet(void *arg)
             snprintf(targets[i].where, sizeof targets[i].where, "tcp:%s:%u",
                      p->all[i].addr, p->all[i].port);
         else
-            snprintf(targets[i].where, sizeof targets[i].where, "unix:%s", p->all[i].path);
+            snprintf(targets[i].where, sizeof targets[i].where, "unix:%s",
+                     p->all[i].path);
     }
-    p->rc = hvi_meet_run(&m, &p->all[p->rank], targets, n,
-                         p->tcp ? p->size - 1 - p->rank : (p->rank == 0 ? p->size - 1 : 0),
-                         &p->err);
+    p->rc = hvi_meet_run(
+        &m, &p->all[p->rank], targets, n,
+        p->tcp ? p->size - 1 - p->rank : (p->rank == 0 ? p->size - 1 : 0), &p->err);
     p->got_fd = m.got_fd;
     return NULL;
 }
@@ -119,7 +120,8 @@ Test(datalink, a_mesh_connects_all_to_all, .timeout = 30)
             if (k == i)
                 continue;
             cr_assert_eq(read(p[i].fds[k], &byte, 1), 1);
-            cr_assert_eq(byte, '0' + k, "rank %d hears %c on the link to %d", i, byte, k);
+            cr_assert_eq(byte, '0' + k, "rank %d hears %c on the link to %d", i, byte,
+                         k);
             close(p[i].fds[k]);
         }
 }

@@ -89,8 +89,9 @@ Test(tracefile, is_valid_json_after_every_flush, .timeout = 20, .init = make_dir
 
 Test(tracefile, names_are_escaped, .timeout = 20, .init = make_dir, .fini = remove_dir)
 {
-    static const char *names[] = {"say \"hi\"", "back\\slash", "new\nline", "\xff\xfe",
-                                  "gr\xc3\xbc\xc3\x9f", "\x01\x1f", ""};
+    static const char *names[] = {
+        "say \"hi\"",         "back\\slash", "new\nline", "\xff\xfe",
+        "gr\xc3\xbc\xc3\x9f", "\x01\x1f",    ""};
     struct hvi_trace *t = NULL;
     json_t *root;
 
@@ -127,8 +128,9 @@ Test(tracefile, stays_bounded_and_keeps_the_newest, .timeout = 30, .init = make_
     hvi_trace_free(t);
     root = load();
     last = json_array_get(root, json_array_size(root) - 1);
-    cr_assert_eq(json_integer_value(json_object_get(json_object_get(last, "args"), "seq")),
-                 1999);
+    cr_assert_eq(
+        json_integer_value(json_object_get(json_object_get(last, "args"), "seq")),
+        1999);
     cr_assert_eq(count(root, "process_name"), 1, "names survive the cut");
     json_decref(root);
 }

@@ -200,8 +200,7 @@ static void world_segment(struct world *w, size_t slot_bytes, int nslots)
     }
 }
 
-/** part_bytes: the staging slot; tcp: the largest reduced message. 0: as in real jobs.
- */
+/** part_bytes: the staging slot; tcp: the largest reduced message. 0: as in real jobs. */
 static void world_make(struct world *w, enum world_plane plane, int n,
                        size_t part_bytes, int nslots)
 {

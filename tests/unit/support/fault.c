@@ -156,8 +156,7 @@ EXPORTED void free(void *p)
 }
 #endif
 
-/* ---- writes: the next definition in line is libc's, or the sanitizer's wrapper of it
- */
+/* ---- writes: the next definition in line is libc's, or the sanitizer's wrapper of it ---- */
 
 static ssize_t (*next_write)(int, const void *, size_t);
 static ssize_t (*next_writev)(int, const struct iovec *, int);

@@ -22,8 +22,7 @@
 
 /** false under ASan and TSan: no allocation will fail and none is counted. */
 bool hvi_fault_available(void);
-/** k more allocations of this thread succeed, the next one fails, those after succeed.
- */
+/** k more allocations of this thread succeed, the next one fails, those after succeed. */
 void hvi_fault_malloc_after(long k);
 /** Disarms; true when an allocation did fail since it was armed. */
 bool hvi_fault_malloc_off(void);

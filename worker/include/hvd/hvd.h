@@ -38,34 +38,34 @@ extern "C" {
 #define HVD_ABI_VERSION 1
 
 /** Limits. Bytes, without the terminating NUL. */
-#define HVD_NAME_MAX 1023    /* tensor and group names */
-#define HVD_NDIM_MAX 16      /* dimensions of a tensor */
-#define HVD_GROUP_MAX 4096   /* tensors in one user group */
-#define HVD_RANKS_MAX 1024   /* ranks in one job */
+#define HVD_NAME_MAX 1023       /* tensor and group names */
+#define HVD_NDIM_MAX 16         /* dimensions of a tensor */
+#define HVD_GROUP_MAX 4096      /* tensors in one user group */
+#define HVD_RANKS_MAX 1024      /* ranks in one job */
 #define HVD_ERROR_TEXT_MAX 1024 /* bytes of any error text, with its NUL */
 
 /** X(name, value, text): every status, once. */
-#define HVD_STATUS_LIST(X)                                                               \
-    X(HVD_OK, 0, "success")                                                              \
-    X(HVD_INPROGRESS, 1, "still in progress")                                            \
-    X(HVD_EINVAL, -1, "invalid argument")                                                \
-    X(HVD_ENOMEM, -2, "out of memory")                                                   \
-    X(HVD_ESTATE, -3, "not initialized")                                                 \
-    X(HVD_EMISMATCH, -4, "ranks disagree about an operation")                            \
-    X(HVD_EDUPLICATE, -5, "the same name is already in flight")                          \
-    X(HVD_ETIMEDOUT, -6, "timed out")                                                    \
-    X(HVD_EPEER, -7, "a peer was lost")                                                  \
-    X(HVD_ESHUTDOWN, -8, "shut down")                                                    \
-    X(HVD_EPROTO, -9, "protocol error")                                                  \
-    X(HVD_EIO, -10, "input/output error")                                                \
-    X(HVD_EUNSUPPORTED, -11, "not supported")                                            \
-    X(HVD_EDEADLOCK, -12, "would deadlock")                                              \
-    X(HVD_EFORKED, -13, "used in a forked child")                                        \
-    X(HVD_EINTR, -14, "interrupted by a signal")                                         \
-    X(HVD_EVERSION, -15, "version mismatch")                                             \
-    X(HVD_EAUTH, -16, "authentication failed")                                           \
-    X(HVD_ELIMIT, -17, "a limit was exceeded")                                           \
-    X(HVD_EHANDLE, -18, "unknown or released handle")                                    \
+#define HVD_STATUS_LIST(X)                                                             \
+    X(HVD_OK, 0, "success")                                                            \
+    X(HVD_INPROGRESS, 1, "still in progress")                                          \
+    X(HVD_EINVAL, -1, "invalid argument")                                              \
+    X(HVD_ENOMEM, -2, "out of memory")                                                 \
+    X(HVD_ESTATE, -3, "not initialized")                                               \
+    X(HVD_EMISMATCH, -4, "ranks disagree about an operation")                          \
+    X(HVD_EDUPLICATE, -5, "the same name is already in flight")                        \
+    X(HVD_ETIMEDOUT, -6, "timed out")                                                  \
+    X(HVD_EPEER, -7, "a peer was lost")                                                \
+    X(HVD_ESHUTDOWN, -8, "shut down")                                                  \
+    X(HVD_EPROTO, -9, "protocol error")                                                \
+    X(HVD_EIO, -10, "input/output error")                                              \
+    X(HVD_EUNSUPPORTED, -11, "not supported")                                          \
+    X(HVD_EDEADLOCK, -12, "would deadlock")                                            \
+    X(HVD_EFORKED, -13, "used in a forked child")                                      \
+    X(HVD_EINTR, -14, "interrupted by a signal")                                       \
+    X(HVD_EVERSION, -15, "version mismatch")                                           \
+    X(HVD_EAUTH, -16, "authentication failed")                                         \
+    X(HVD_ELIMIT, -17, "a limit was exceeded")                                         \
+    X(HVD_EHANDLE, -18, "unknown or released handle")                                  \
     X(HVD_EINTERNAL, -19, "internal error")
 
 enum hvd_status {
@@ -261,7 +261,8 @@ HVD_API const char *hvd_version_string(void); /* "0.1.0", static */
  *          set of these ranks exists), HVD_ESTATE, HVD_EPEER, HVD_ESHUTDOWN.
  * Blocks   until every rank has called it.
  */
-HVD_API enum hvd_status hvd_pset_add(const int32_t *ranks, int32_t nranks, int32_t *out_id);
+HVD_API enum hvd_status hvd_pset_add(const int32_t *ranks, int32_t nranks,
+                                     int32_t *out_id);
 /** Collective over all ranks. HVD_EINVAL: unknown set, or set 0. */
 HVD_API enum hvd_status hvd_pset_remove(int32_t id);
 /** Number of members / this rank's place in the set (HVD_EINVAL if not a member). */
@@ -402,10 +403,10 @@ HVD_API enum hvd_status hvd_timeline_stop(void);
 struct hvd_stats {
     uint32_t size;
     uint64_t ops_enqueued, ops_completed, ops_failed;
-    uint64_t groups_run;     /* sealed (fused) groups executed */
-    uint64_t bytes_reduced;  /* payload of allreduce and reducescatter */
-    uint64_t cache_hits;     /* submissions that needed no coordinator */
-    uint64_t cache_misses;   /* submissions announced to the coordinator */
+    uint64_t groups_run;    /* sealed (fused) groups executed */
+    uint64_t bytes_reduced; /* payload of allreduce and reducescatter */
+    uint64_t cache_hits;    /* submissions that needed no coordinator */
+    uint64_t cache_misses;  /* submissions announced to the coordinator */
     uint64_t cache_evictions;
 };
 HVD_API enum hvd_status hvd_get_stats(struct hvd_stats *out);

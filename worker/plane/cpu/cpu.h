@@ -31,8 +31,7 @@ struct hvi_bells {
 _Static_assert(sizeof(struct hvi_bells) == 64 * (1 + HVI_SHM_MAX_RANKS),
                "bells layout");
 
-/** Wake local rank r if it sleeps. The change must be stored before (the call fences).
- */
+/** Wake local rank r if it sleeps. The change must be stored before (the call fences). */
 void hvi_bell_ring(struct hvi_bells *b, int r);
 /** Wake all set bits of mask[4] that sleep. */
 void hvi_bell_ring_mask(struct hvi_bells *b, const uint64_t *mask);

@@ -75,8 +75,7 @@ static bool grow(struct room *r, size_t size_bytes)
     return true;
 }
 
-/* ---- who is where ------------------------------------------------------------------
- */
+/* ---- who is where ---------------------------------------------------------------- */
 
 /* Fills here, nhosts and lanes. */
 static bool look_around(struct hosts *h, const struct hvi_group *g)
@@ -135,8 +134,7 @@ static enum route choose(const struct hosts *h, const struct hvi_group *g)
     }
 }
 
-/* The k-th member of every host, ascending; root's host: root instead when root >= 0.
- */
+/* The k-th member of every host, ascending; root's host: root instead when root >= 0. */
 static void pick_across(struct hosts *h, int32_t k, int32_t root_rank)
 {
     const struct hvi_group *g = h->g;
@@ -164,8 +162,7 @@ static int32_t index_in(const int32_t *ranks, int32_t n, int32_t rank)
     return -1;
 }
 
-/* ---- groups of the planes below
- * ------------------------------------------------------ */
+/* ---- groups of the planes below -------------------------------------------------- */
 
 static void begin_sub(struct hosts *h, uint32_t kind, bool local, int part)
 {
@@ -370,8 +367,7 @@ static int last_step(enum route route)
     return route == ROUTE_BROADCAST ? 2 : 3;
 }
 
-/* ---- the operations table
- * ------------------------------------------------------------ */
+/* ---- the operations table -------------------------------------------------------- */
 
 static bool reserve_plain(struct hosts *h)
 {

@@ -36,7 +36,8 @@ enum {
 };
 #define HVI_SHM_MAX_STEPS ((INT64_C(1) << HVI_SHM_STEP_BITS) - 2)
 #define HVI_SHM_SMALL_BYTES                                                            \
-    (64 * 1024) /* of all members: everyone folds everything                           \
+    (64 *                                                                              \
+     1024) /* of all members: everyone folds everything                           \
                  */
 #define HVI_SHM_MIN_CHUNK_BYTES (32 * 1024)
 
@@ -173,8 +174,7 @@ bool hvi_shm_slot_free(struct hvi_shm *s, int64_t step);
 void hvi_shm_set_filled(struct hvi_shm *s, int64_t step);
 void hvi_shm_set_reduced(struct hvi_shm *s, int64_t step);
 void hvi_shm_set_consumed(struct hvi_shm *s, int64_t step);
-/** True: this member, or all other members, have come that far. False: noted for wait.
- */
+/** True: this member, or all other members, have come that far. False: noted for wait. */
 bool hvi_shm_is_filled(struct hvi_shm *s, int32_t member, int64_t step);
 bool hvi_shm_all_filled(struct hvi_shm *s, int64_t step);
 bool hvi_shm_all_reduced(struct hvi_shm *s, int64_t step);

@@ -45,8 +45,7 @@ static void fold(const struct hvi_shm *s, void *out, const void *const *src,
                     false, -1, s->facts.post, stream);
 }
 
-/* What every member has staged for a step; NULL: it has joined. The own entry is NULL.
- */
+/* What every member has staged for a step; NULL: it has joined. The own entry is NULL. */
 static void staged(const struct hvi_shm *s, int64_t step, int32_t nmembers,
                    const uint8_t **base)
 {

@@ -39,8 +39,7 @@ struct hvi_spin {
 /** nranks: of this host. */
 void hvi_spin_init(struct hvi_spin *s, int nranks);
 
-/** Until ready(arg), at most us. slow: a look at it costs more than one at the clock.
- */
+/** Until ready(arg), at most us. slow: a look at it costs more than one at the clock. */
 static inline enum hvi_spin_end hvi_spin_for(int us, bool yield, bool slow,
                                              bool (*ready)(void *arg), void *arg)
 {

@@ -408,8 +408,7 @@ static enum hvd_status tcp_start(struct hvi_plane *plane, const struct hvi_group
     return HVD_OK;
 }
 
-/* One round over all connections, then the local part. *left: messages still to move.
- */
+/* One round over all connections, then the local part. *left: messages still to move. */
 static enum hvd_status go_round(struct hvi_tcp *t, bool *moved, bool *left,
                                 struct hvi_err *err)
 {

@@ -244,8 +244,7 @@ static const void *fetch(const struct fold *f, int k, int64_t at, int64_t count,
     return p;
 }
 
-/* The folded block (`value`, maybe the scratch block acc) to out: scale, round, store.
- */
+/* The folded block (`value`, maybe the scratch block acc) to out: scale, round, store. */
 static void finish(const struct fold *f, const void *value, void *acc, void *out,
                    int64_t count)
 {

@@ -87,16 +87,6 @@ class HorovodBasics:
                 keep.append(_int32s(ranks))
                 config.ranks = keep[-1]
                 config.nranks = len(ranks)
-        if wanted and all(s.ranks is not None for s in wanted):
-            lists = [_int32s(s.ranks) for s in wanted]
-            pointers = (ctypes.POINTER(ctypes.c_int32) * len(lists))(
-                *[ctypes.cast(one, ctypes.POINTER(ctypes.c_int32)) for one in lists]
-            )
-            sizes = _int32s([len(s.ranks) for s in wanted])
-            keep += [lists, pointers, sizes]
-            config.set_ranks = pointers
-            config.set_sizes = sizes
-            config.nsets = len(lists)
         status = _lib.hvd_init(ctypes.addressof(config))
         del keep
         if status != _native.OK:
@@ -105,12 +95,15 @@ class HorovodBasics:
             # before the interpreter takes tensors apart that a collective may still write
             atexit.register(self.shutdown)
             HorovodBasics._exit_registered = True
-        if config.nsets == 0:
-            _sets._init_process_sets([])
+        _sets._init_process_sets([])
+        try:
+            # not through hvd_config: two equal sets would then end the job, where here
+            # every rank gets a ValueError
             for process_set in wanted:
                 _sets.add_process_set(process_set)
-        else:
-            _sets._init_process_sets(wanted)
+        except ValueError:
+            self.shutdown()
+            raise
         for function in HorovodBasics._after_init:
             function()
 

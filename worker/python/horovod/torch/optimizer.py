@@ -5,6 +5,10 @@ their registration, which is about the order in which backward finishes them. A 
 each parameter counts; when a bucket's last gradient is there, one call queues the whole
 bucket. step() waits for all buckets. What a bucket holds never depends on timing, so
 neither do results.
+
+A hook costs some microseconds, more than a small tensor's share of the communication. So a
+bucket of many small gradients has a hook on one parameter only, which notices misuse, and
+is queued by step().
 """
 
 import ctypes
@@ -36,6 +40,11 @@ from horovod.torch.mpi_ops import (
 _FIRST_BUCKET_BYTES = 1 << 20
 _BUCKET_BYTES = 4 << 20
 
+# A bucket of at least this many parameters with at most these bytes on average is queued by
+# step(): backward would be slowed by more than an early start gains.
+_LAZY_COUNT = 32
+_LAZY_BYTES = 8 << 10
+
 # How many optimizers of the same parameter names exist: part of the operations' names, so
 # that two optimizers can be in flight. Counted from 0 in every membership.
 _instances = {}
@@ -51,11 +60,12 @@ def _instance(names):
 class _Bucket:
     """Parameters whose gradients travel as one group."""
 
-    __slots__ = ("index", "params", "name", "left", "handles", "keep", "after", "sent",
-                 "buffer", "base", "pointers", "shapes", "handle_array")
+    __slots__ = ("index", "params", "name", "lazy", "left", "handles", "keep", "after", "sent",
+                 "buffer", "base", "pointers", "shapes", "dtypes", "handle_array")
 
-    def __init__(self, index, params, name):
+    def __init__(self, index, params, name, lazy):
         self.index = index
+        self.lazy = lazy
         self.params = params
         self.name = name
         self.left = len(params)
@@ -65,7 +75,7 @@ class _Bucket:
         self.after = []
         self.buffer = None
         self.pointers = []
-        self.shapes = None
+        self.shapes = self.dtypes = None
 
 
 def _plan_buckets(params):
@@ -85,12 +95,20 @@ def _plan_buckets(params):
     return buckets
 
 
+def _is_lazy(params):
+    nbytes = sum(p.numel() * p.element_size() for p in params)
+    return len(params) >= _LAZY_COUNT and nbytes <= _LAZY_BYTES * len(params)
+
+
 def _hook_parameter(p, function):
-    """Call function when p's gradient of a backward pass is complete; what to keep alive."""
+    """Call function(...) when p's gradient of a backward pass is complete.
+
+    Returns what must be kept alive.
+    """
     if hasattr(p, "register_post_accumulate_grad_hook"):
-        return p.register_post_accumulate_grad_hook(lambda *_: function())
+        return p.register_post_accumulate_grad_hook(function)
     accumulator = p.expand_as(p).grad_fn.next_functions[0][0]
-    accumulator.register_hook(lambda *_: function())
+    accumulator.register_hook(function)
     return accumulator
 
 
@@ -157,7 +175,8 @@ class _Common(torch.optim.Optimizer):
         self._parameter_names = {p: name for name, p in sorted(named, key=lambda pair: pair[0])}
         self.backward_passes_per_step = backward_passes_per_step
         self.process_set = process_set
-        self._allreduce_delay = {p: backward_passes_per_step for _, p in named}
+        # backward passes until a parameter's gradient is sent
+        self._left = {p: [backward_passes_per_step] for _, p in named}
         self._requires_update = set()
         self._handles = {}
         self._synchronized = False
@@ -188,8 +207,11 @@ class _Common(torch.optim.Optimizer):
         if passes <= 0:
             raise ValueError("backward_passes_per_step must be > 0")
         self.backward_passes_per_step = passes
-        for p in self._allreduce_delay:
-            self._allreduce_delay[p] = passes
+        self._rearm()
+
+    def _rearm(self):
+        for left in self._left.values():
+            left[0] = self.backward_passes_per_step
 
     @contextmanager
     def skip_synchronize(self):
@@ -220,8 +242,6 @@ class _DistributedOptimizer(_Common):
         self._sparse = set()
         self._buckets = []
         self._bucket_of = {}
-        self._pending = 0
-        self._fired = set()
         self._sparse_handles = {}
         if self._active():
             self._register_hooks()
@@ -271,37 +291,40 @@ class _DistributedOptimizer(_Common):
         for index, members in enumerate(lists):
             name = "gradients.%d.%d.%s" % (
                 self._instance, index, self._parameter_names[members[0]])
-            bucket = _Bucket(index, members, name.encode()[: _native.NAME_MAX - 32] + b"\0")
+            bucket = _Bucket(index, members, name.encode()[: _native.NAME_MAX - 32] + b"\0",
+                             _is_lazy(members))
             self._buckets.append(bucket)
             for p in members:
                 self._bucket_of[p] = bucket
-        self._pending = len(params)
-        for p in params:
-            self._hook_keep.append(_hook_parameter(p, self._make_hook(p)))
+            for p in members[:1] if bucket.lazy else members:
+                self._hook_keep.append(_hook_parameter(p, self._make_hook(p)))
 
     def _make_hook(self, p):
-        bucket = self._bucket_of[p]
-        delay, fired, lock = self._allreduce_delay, self._fired, self._lock
+        bucket, left, lock = self._bucket_of[p], self._left[p], self._lock
         # parameters outlive an optimizer that the program has dropped
         alive = weakref.ref(self)
 
-        def hook():
+        # runs once for every parameter and step: no tensor is hashed here
+        def hook(*_):
             with lock:
-                if p in fired:
+                left[0] -= 1
+                if left[0] > 0:
+                    return
+                if left[0] < 0:
+                    left[0] = 0
                     if alive() is None:
                         return
                     raise AssertionError(_TOO_MANY)
-                left = delay[p] - 1
-                delay[p] = left
-                if left > 0:
-                    return
-                fired.add(p)
                 bucket.left -= 1
-                if bucket.left:
+                if bucket.left and not bucket.lazy:
                     return
                 optimizer = alive()
-                if optimizer is not None:
-                    optimizer._synchronized = False
+                if optimizer is None:
+                    return
+                optimizer._synchronized = False
+                if bucket.lazy:
+                    optimizer._handles[bucket] = ()
+                else:
                     optimizer._send(bucket)
 
         return hook
@@ -335,16 +358,19 @@ class _DistributedOptimizer(_Common):
 
     def _send(self, bucket):
         """Queue what a bucket holds. Under the lock."""
-        pointers = []
-        keep, after, dense = [], [], []
+        keep, after = [], []
+        plain = self._compression is Compression.none
         for p in bucket.params:
             grad = p.grad
-            if grad is None or grad.layout is not torch.strided:
+            if grad is not None and plain and grad.layout is _STRIDED and grad.is_contiguous():
+                keep.append(grad)
+                continue
+            if grad is None or grad.layout is not _STRIDED:
                 grad = self._gradient(p)
                 if grad.is_sparse:
                     self._sparse_allreduce_grad_async(p, self._parameter_names[p])
                     continue
-            if self._compression is not Compression.none:
+            if not plain:
                 wire, ctx = self._compression.compress(grad.detach())
                 if not wire.is_contiguous():
                     wire = wire.contiguous()
@@ -357,23 +383,23 @@ class _DistributedOptimizer(_Common):
                 wire = grad.detach().contiguous()
                 after.append((p, grad, wire, None))
             keep.append(wire)
-            dense.append(wire)
-            pointers.append(wire.data_ptr())
         bucket.keep = keep
         bucket.after = after
         bucket.sent = True
-        if not dense:
+        if not keep:
             bucket.handles = ()
             return
-        self._queue(bucket, dense, pointers)
+        self._queue(bucket, keep)
         self._handles[bucket] = bucket.handles
 
-    def _queue(self, bucket, dense, pointers):
+    def _queue(self, bucket, dense):
         """Hand the bucket's tensors to libhvd, reusing the layout of the step before."""
-        shapes = [(w.shape, w.dtype) for w in dense]
+        shapes = [w.shape for w in dense]
+        dtypes = [w.dtype for w in dense]
+        pointers = [w.data_ptr() for w in dense]
         count = len(dense)
         streams = dense[0].is_cuda
-        if bucket.shapes != shapes or streams:
+        if bucket.shapes != shapes or bucket.dtypes != dtypes or streams:
             for wire in dense:
                 mpi_ops._check(wire)
             members = [mpi_ops._member(w, w) for w in dense]
@@ -386,7 +412,7 @@ class _DistributedOptimizer(_Common):
             _native.pack_ops(bucket.buffer, bucket.base, where, _native.ALLREDUCE, members,
                              self.op, mpi_ops._set_id(self.process_set), 0, prescale,
                              postscale)
-            bucket.shapes = shapes
+            bucket.shapes, bucket.dtypes = shapes, dtypes
             bucket.pointers = list(pointers)
         elif bucket.pointers != pointers:
             pack = _POINTER.pack_into
@@ -444,14 +470,12 @@ class _DistributedOptimizer(_Common):
                 if not bucket.sent:
                     self._send(bucket)
             handles = [h for bucket in self._buckets for h in bucket.handles]
-        mode = _native.WAIT_DONE
-        first = next((w for b in self._buckets for w in b.keep), None)
-        if first is not None and first.is_cuda:
-            mode = _native.WAIT_ENQUEUED
+        on_gpu = [b for b in self._buckets if b.keep and b.keep[0].is_cuda]
+        mode = _native.WAIT_ENQUEUED if on_gpu else _native.WAIT_DONE
         status = _native.wait(handles, mode) if handles else _native.OK
-        if mode == _native.WAIT_ENQUEUED and status == _native.OK:
-            stream = torch.cuda.current_stream(first.device).cuda_stream
-            for handle in handles:
+        for bucket in on_gpu:
+            stream = torch.cuda.current_stream(bucket.keep[0].device).cuda_stream
+            for handle in bucket.handles:
                 status = status or _native.lib.hvd_stream_wait(handle, stream)
         text = _native.handle_error(handles) if status != _native.OK else None
         _native.release(handles)
@@ -475,9 +499,7 @@ class _DistributedOptimizer(_Common):
             bucket.sent = False
             bucket.handles = ()
             bucket.keep = bucket.after = ()
-        for p in self._requires_update:
-            self._allreduce_delay[p] = self.backward_passes_per_step
-        self._fired.clear()
+        self._rearm()
         self._handles.clear()
         self._sparse_handles.clear()
 
@@ -550,17 +572,17 @@ class _DistributedAdasumOptimizer(_Common):
                     self._hook_keep.append(_hook_parameter(p, self._make_hook(p)))
 
     def _make_hook(self, p):
-        alive = weakref.ref(self)
+        alive, left = weakref.ref(self), self._left[p]
 
-        def hook():
+        def hook(*_):
             optimizer = alive()
             if optimizer is None:
                 return
             with optimizer._lock:
-                if optimizer._allreduce_delay[p] <= 0:
+                if left[0] <= 0:
                     raise AssertionError(_TOO_MANY)
-                optimizer._allreduce_delay[p] -= 1
-                if optimizer._allreduce_delay[p] == 0:
+                left[0] -= 1
+                if left[0] == 0:
                     optimizer._ready.append(p)
 
         return hook
@@ -608,8 +630,7 @@ class _DistributedAdasumOptimizer(_Common):
                     error = error or failed
                     continue
                 p.copy_(before[p] + self._compression.decompress(wire, ctx))
-        for p in params:
-            self._allreduce_delay[p] = self.backward_passes_per_step
+        self._rearm()
         self._ready.clear()
         if error is not None:
             raise error
@@ -623,6 +644,7 @@ class _DistributedAdasumOptimizer(_Common):
 
 
 _POINTER = _native._longs(1)
+_STRIDED = torch.strided
 
 
 def _wrap(optimizer, kind):
