@@ -17,11 +17,57 @@ static void end(struct hvi_chan *c, const char *why)
     c->ops->on_end(c, why);
 }
 
+void hvi_chan_skip_banner(struct hvi_chan *c, uint32_t type)
+{
+    c->first_type = type;
+}
+
+size_t hvi_chan_banner(const uint8_t *data, size_t size_bytes, uint32_t type,
+                       bool *found)
+{
+    /* any version: another one is worded by whoever reads the frame */
+    const uint8_t head[8] = {HVI_FRAME_MAGIC & 0xff, HVI_FRAME_MAGIC >> 8, 0, 0,
+                             (uint8_t)type,          (uint8_t)(type >> 8), 0, 0};
+    size_t at, k;
+
+    for (at = 0; at < size_bytes; at++) {
+        for (k = 0; k < sizeof head && at + k < size_bytes; k++)
+            if (data[at + k] != head[k] && k != 2)
+                break;
+        if (k == sizeof head || at + k == size_bytes)
+            break;
+    }
+    *found = at + sizeof head <= size_bytes;
+    return at;
+}
+
+/* false: the first frame has not begun. */
+static bool past_banner(struct hvi_chan *c)
+{
+    bool found;
+    size_t n;
+
+    if (c->first_type == 0)
+        return true;
+    n = hvi_chan_banner(hvi_buf_peek(&c->rx), hvi_buf_size(&c->rx), c->first_type,
+                        &found);
+    hvi_buf_consume(&c->rx, n);
+    c->skipped += n;
+    if (found)
+        c->first_type = 0;
+    else if (c->skipped > HVI_CHAN_BANNER_BYTES)
+        end(c, "64 KiB of text and no frame; does a shell start-up file there print "
+               "without end?");
+    return found;
+}
+
 /* Hands every whole frame of rx to the owner; the owner may close the channel. */
 static void deliver(struct hvi_chan *c)
 {
     struct hvi_err err = {""};
 
+    if (!past_banner(c))
+        return;
     while (!c->ended && c->in_open) {
         uint32_t type;
         const uint8_t *payload;

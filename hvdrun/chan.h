@@ -11,6 +11,8 @@
 
 #include "proto/msg/msg.h"
 
+#define HVI_CHAN_BANNER_BYTES (64 * 1024)
+
 struct hvi_chan;
 
 struct hvi_chan_ops {
@@ -29,6 +31,8 @@ struct hvi_chan {
     uv_pipe_t in, out;
     uv_write_t write_req;
     struct hvi_buf rx, tx, writing;
+    uint32_t first_type; /* still awaited: what comes before it is skipped */
+    size_t skipped;      /* so far */
     bool in_open, out_open, write_busy, ended, out_ending;
 };
 
@@ -36,6 +40,16 @@ struct hvi_chan {
 enum hvd_status hvi_chan_open(struct hvi_chan *c, uv_loop_t *loop, int read_fd,
                               int write_fd, const struct hvi_chan_ops *ops, void *data,
                               struct hvi_err *err);
+/**
+ * What comes before the first frame, which is of this type, is not ours: an rc file or
+ * a banner printed it. It is skipped, up to HVI_CHAN_BANNER_BYTES. Call right after
+ * hvi_chan_open().
+ */
+void hvi_chan_skip_banner(struct hvi_chan *c, uint32_t type);
+/** How much of data comes before a frame of this type; found: it begins there, else
+ * that much cannot be the beginning of one. Pure. */
+size_t hvi_chan_banner(const uint8_t *data, size_t size_bytes, uint32_t type,
+                       bool *found);
 /** Queues one message. Silent when the other side is gone (on_end tells). HVD_ELIMIT:
  *  larger than a frame; HVD_ENOMEM. Never blocks. */
 enum hvd_status hvi_chan_send(struct hvi_chan *c, uint32_t type, const void *body);

@@ -40,7 +40,7 @@ static enum hvd_status add(struct hvi_hosts *h, const char *name, const char *us
                            int slots, struct hvi_err *err)
 {
     struct hvi_host *host = find(h, name, user);
-    struct hvi_host made = {NULL, NULL, slots};
+    struct hvi_host made = {.slots = slots};
 
     if (host != NULL) {
         host->slots = (host->slots > 0 ? host->slots : 1) + (slots > 0 ? slots : 1);

@@ -11,9 +11,10 @@
 #define HVI_HOSTS_MAX 4096 /* entries; a range that makes more is refused */
 
 struct hvi_host {
-    char *name; /* "host1", "10.0.0.2", "fe80::1"; without brackets and user */
-    char *user; /* NULL: ssh decides */
-    int slots;  /* 0: not said */
+    char *name;  /* "host1", "10.0.0.2", "fe80::1"; without brackets and user */
+    char *user;  /* NULL: ssh decides */
+    int slots;   /* 0: not said */
+    bool remote; /* not this machine: its ranks are started by ssh */
 };
 
 /** Zero-initialized is empty. */

@@ -75,13 +75,14 @@ static void close_peer(struct hvi_job_peer *p)
 {
     if (p->started)
         hvi_chan_close(&p->chan);
+    hvi_job_ssh_close(p);
 }
 
 static void close_all(struct hvi_job *j)
 {
-    uv_timer_t *const timers[] = {&j->start_timer,  &j->limit_timer, &j->settle_timer,
-                                  &j->stop_timer,   &j->line_timer,  &j->end_timer,
-                                  &j->suspend_timer};
+    uv_timer_t *const timers[] = {&j->start_timer,   &j->limit_timer, &j->settle_timer,
+                                  &j->stop_timer,    &j->line_timer,  &j->end_timer,
+                                  &j->suspend_timer, &j->ssh_timer};
 
     j->phase = HVI_JOB_OVER;
     if (!j->handles_open)
@@ -152,8 +153,11 @@ static void begin_end(struct hvi_job *j)
     uv_timer_start(&j->end_timer, end_cb, limit_ms, limit_ms);
     hvi_input_close(&j->input);
     for (size_t i = 0; i < j->plan->nhosts; i++)
-        if (j->agent[i].started)
+        if (j->agent[i].started) {
             hvi_chan_end_output(&j->agent[i].chan);
+            if (j->agent[i].remote && !j->agent[i].up)
+                kill_peer(&j->agent[i]); /* still on its way there: not worth waiting */
+        }
     if (j->coord.started)
         hvi_chan_end_output(&j->coord.chan);
 }
@@ -198,10 +202,12 @@ static void check_peer(struct hvi_job_peer *p)
     if (j->phase == HVI_JOB_RUNNING) {
         peer_name(p, name, sizeof name);
         hvi_exit_words(p->wait_status, words, sizeof words);
-        if (p->why[0] != '\0')
+        if (p->why[0] != '\0') /* the kill of our own is not the reason */
             snprintf(words, sizeof words, "sent what cannot be read (%.90s)", p->why);
         set_text(p->host < 0 ? &j->coord_text : &j->agent_text,
-                 text_of("%s %s; the job ends", name, words));
+                 p->remote && p->why[0] == '\0'
+                     ? hvi_job_ssh_text(p)
+                     : text_of("%s %s; the job ends", name, words));
         hvi_job_trouble(j, false);
     }
     hvi_job_check_over(j);
@@ -236,7 +242,9 @@ static void chan_end(struct hvi_chan *c, const char *err)
     p->chan_ended = true;
     if (err != NULL)
         snprintf(p->why, sizeof p->why, "%s", err);
-    if (p->job->phase == HVI_JOB_RUNNING)
+    if (p->job->phase == HVI_JOB_RUNNING && p->remote && err == NULL)
+        hvi_job_ssh_ending(p);
+    else if (p->job->phase == HVI_JOB_RUNNING)
         kill_peer(p); /* changes nothing when the end of file came from its death */
     reap_all(p->job);
     check_peer(p);
@@ -262,6 +270,8 @@ static void spec_init(const struct hvi_job *j, struct hvi_spec *s)
                            .endpoint = j->endpoint,
                            .cwd = j->cwd,
                            .environ = environ,
+                           .master_addr =
+                               j->master_addr[0] != '\0' ? j->master_addr : NULL,
                            .master_port = j->master_port};
 }
 
@@ -451,7 +461,11 @@ static void coord_frame(struct hvi_chan *c, const struct hvi_msg *msg)
     struct hvi_job_peer *p = c->data;
 
     if (msg->type == HVI_MSG_COORD_UP) {
-        p->up = same_version(p, ((const Hvi__CoordUp *)msg->body)->version);
+        const Hvi__CoordUp *up = msg->body;
+
+        p->up = same_version(p, up->version);
+        if (p->job->tcp) /* now with its port */
+            snprintf(p->job->endpoint, sizeof p->job->endpoint, "%s", up->endpoint);
         send_specs(p->job);
     } else if (msg->type == HVI_MSG_COORD_NOTE) {
         on_note(p->job, msg->body);
@@ -467,12 +481,15 @@ static const struct hvi_chan_ops coord_ops = {coord_frame, chan_end, NULL};
 static enum hvd_status start_peer(struct hvi_job_peer *p, char *const argv[],
                                   const struct hvi_chan_ops *ops, struct hvi_err *err)
 {
-    enum hvd_status rc = hvi_proc_start(argv, &p->proc, err);
+    enum hvd_status rc =
+        p->remote ? hvi_job_ssh_start(p, err) : hvi_proc_start(argv, &p->proc, err);
 
     if (rc != HVD_OK)
         return rc;
     rc = hvi_chan_open(&p->chan, &p->job->loop, p->proc.from_fd, p->proc.to_fd, ops, p,
                        err);
+    if (p->remote)
+        hvi_chan_skip_banner(&p->chan, HVI_MSG_AGENT_UP);
     p->started = true;
     p->chan_ended = rc != HVD_OK;
     return rc;
@@ -502,15 +519,11 @@ static enum hvd_status start_coord(struct hvi_job *j, struct hvi_err *err)
 static enum hvd_status start_agent(struct hvi_job *j, size_t host, struct hvi_err *err)
 {
     static char stdin_option[] = "--stdin", dir_option[] = "--runtime-dir";
-    char path[PATH_MAX];
-    char *argv[] = {path, stdin_option, dir_option, j->rundir, NULL};
-    enum hvd_status rc = hvi_proc_find("hvd-agent", path, err);
+    char *argv[] = {j->agent_path, stdin_option, dir_option, j->rundir, NULL};
 
     if (host > 0) /* this machine under a second name: a directory of its own */
         argv[2] = NULL;
-    if (rc == HVD_OK)
-        rc = start_peer(&j->agent[host], argv, &agent_ops, err);
-    return rc;
+    return start_peer(&j->agent[host], argv, &agent_ops, err);
 }
 
 /* A port nobody has now, for programs that build their own group (MASTER_PORT). */
@@ -539,7 +552,14 @@ static enum hvd_status make_place(struct hvi_job *j, struct hvi_err *err)
     rc = hvi_rundir_make(j->rundir, err);
     if (rc != HVD_OK)
         return rc;
-    snprintf(j->endpoint, sizeof j->endpoint, "unix:%s/coord", j->rundir);
+    if (j->tcp)
+        rc = hvi_job_ssh_reach(j, err);
+    if (rc != HVD_OK)
+        return rc;
+    if (j->tcp)
+        hvi_reach_endpoint(j->own_addr, 0, j->endpoint, sizeof j->endpoint);
+    else
+        snprintf(j->endpoint, sizeof j->endpoint, "unix:%s/coord", j->rundir);
     j->master_port = free_port();
     rc = hvi_random(j->key, sizeof j->key);
     if (rc == HVD_OK)
@@ -601,9 +621,9 @@ static void start_cb(uv_timer_t *t)
 
 static void init_timers(struct hvi_job *j)
 {
-    uv_timer_t *const timers[] = {&j->start_timer,  &j->limit_timer, &j->settle_timer,
-                                  &j->stop_timer,   &j->line_timer,  &j->end_timer,
-                                  &j->suspend_timer};
+    uv_timer_t *const timers[] = {&j->start_timer,   &j->limit_timer, &j->settle_timer,
+                                  &j->stop_timer,    &j->line_timer,  &j->end_timer,
+                                  &j->suspend_timer, &j->ssh_timer};
 
     for (size_t i = 0; i < sizeof timers / sizeof timers[0]; i++) {
         uv_timer_init(&j->loop, timers[i]);
@@ -627,6 +647,8 @@ static enum hvd_status init_ranks(struct hvi_job *j, struct hvi_err *err)
     for (size_t i = 0; i < j->plan->nhosts; i++) {
         j->agent[i].job = j;
         j->agent[i].host = (int)i;
+        j->agent[i].remote = j->plan->host[i].remote;
+        j->tcp = j->tcp || j->plan->host[i].remote;
     }
     for (int r = 0; r < j->plan->np; r++) {
         j->rank[r].host = j->plan->place[r].host;
@@ -651,6 +673,8 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
         rc = make_place(j, err);
     if (rc == HVD_OK)
         rc = start_coord(j, err);
+    if (rc == HVD_OK)
+        rc = hvi_proc_find("hvd-agent", j->agent_path, err);
     for (size_t i = 0; i < j->plan->nhosts && rc == HVD_OK; i++)
         rc = start_agent(j, i, err);
     return rc;

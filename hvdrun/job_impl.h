@@ -8,6 +8,7 @@
 #include "hvdrun/job.h"
 #include "hvdrun/outmux.h"
 #include "hvdrun/proc.h"
+#include "hvdrun/reach.h"
 #include "hvdrun/report.h"
 #include "hvdrun/rundir.h"
 #include "hvdrun/sink.h"
@@ -35,6 +36,20 @@ enum hvi_job_phase {
     HVI_JOB_OVER
 };
 
+/* After the end of an agent's frames its ssh has this long to end too, and to say why.
+ */
+#define HVI_JOB_SSH_MS 2000
+#define HVI_JOB_SAID_BYTES 4096 /* the last of what an ssh wrote to stderr */
+
+/** What ssh, and the agent behind it, write to stderr. */
+struct hvi_job_words {
+    uv_pipe_t pipe;
+    bool open;
+    char said[HVI_JOB_SAID_BYTES]; /* NUL terminated; the newest is kept */
+    size_t n;
+    size_t shown; /* of said: lines that were dealt with */
+};
+
 /** A process of ours with its frame pipes. */
 struct hvi_job_peer {
     struct hvi_job *job;
@@ -44,6 +59,8 @@ struct hvi_job_peer {
     bool started, up, spec_sent, chan_ended, reaped;
     int wait_status;
     char why[160]; /* a damaged channel */
+    bool remote;   /* proc is the ssh that leads to it */
+    struct hvi_job_words words;
 };
 
 struct hvi_job_rank {
@@ -62,6 +79,9 @@ struct hvi_job {
     enum hvi_job_phase phase;
     uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     char rundir[HVI_RUNDIR_MAX], endpoint[HVI_RUNDIR_MAX + 16];
+    char agent_path[PATH_MAX];
+    bool tcp; /* some host is remote: the coordinator listens on own_addr */
+    char own_addr[HVI_ADDR_MAX], master_addr[HVI_HOST_NAME_MAX + 1];
     char cwd[4096];
     int master_port;
     struct hvi_job_peer coord, *agent; /* agent: [plan->nhosts] */
@@ -77,7 +97,7 @@ struct hvi_job {
     uint64_t stdin_sent;
     /* timers and signals */
     uv_timer_t start_timer, limit_timer, settle_timer, stop_timer, line_timer,
-        end_timer, suspend_timer;
+        end_timer, suspend_timer, ssh_timer;
     uv_signal_t signal[12];
     int nsignals;
     bool handles_open, impatient; /* impatient: HVI_JOB_END_MS have passed */
@@ -119,6 +139,18 @@ void hvi_job_end_with(struct hvi_job *j, int status);
 void hvi_job_signal(struct hvi_job *j, int signo); /* one that hvdrun got */
 void hvi_job_settle_cb(uv_timer_t *t);
 void hvi_job_stuck_cb(uv_timer_t *t);
+
+/* jobssh.c */
+/** Chooses own_addr and master_addr. HVD_EINVAL: the interfaces named have none. */
+enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err);
+/** Starts ssh for a remote host; its frame pipes are in peer->proc. */
+enum hvd_status hvi_job_ssh_start(struct hvi_job_peer *p, struct hvi_err *err);
+/** Its process has ended, or its agent's frames: what to tell the user. Heap. */
+char *hvi_job_ssh_text(struct hvi_job_peer *p);
+/** Its agent's frames have ended before its process: that may take a moment. */
+void hvi_job_ssh_ending(struct hvi_job_peer *p);
+void hvi_job_ssh_late_cb(uv_timer_t *t);
+void hvi_job_ssh_close(struct hvi_job_peer *p);
 
 /* job.c */
 void hvi_job_send_all(struct hvi_job *j, uint32_t type, const void *body);

@@ -36,11 +36,8 @@ static enum hvd_status load_hosts(const struct hvi_opts *o, struct hvi_hosts *ho
         rc = hvi_hosts_load(hosts, o->hostfile, err);
     (void)gethostname(own, sizeof own - 1);
     for (size_t i = 0; i < hosts->n && rc == HVD_OK; i++)
-        if (!hvi_host_is_local(hosts->list[i].name, own))
-            rc = hvi_fail(err, HVD_EUNSUPPORTED,
-                          "host '%s' is not this machine; this version starts ranks on "
-                          "this host only (localhost)",
-                          hosts->list[i].name);
+        hosts->list[i].remote =
+            hosts->list[i].user != NULL || !hvi_host_is_local(hosts->list[i].name, own);
     return rc;
 }
 
@@ -56,9 +53,10 @@ static void show_plan(const struct hvi_opts *o, const struct hvi_plan *p, FILE *
 
         fprintf(out, "  %s: rank", p->host[h].name);
         if (p->host[h].slots == 1)
-            fprintf(out, " %d\n", first);
+            fprintf(out, " %d", first);
         else
-            fprintf(out, "s %d-%d\n", first, first + p->host[h].slots - 1);
+            fprintf(out, "s %d-%d", first, first + p->host[h].slots - 1);
+        fputs(p->host[h].remote ? " (by ssh)\n" : "\n", out);
     }
     for (size_t i = 0; i < o->nenv; i++)
         fprintf(out, "  env %s=%s\n", o->env[i].name, o->env[i].value);

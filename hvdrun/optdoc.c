@@ -87,15 +87,15 @@ static void help_obsolete(FILE *out)
 
 void hvi_optdoc_help(FILE *out)
 {
-    fputs(
-        "usage: hvdrun [-np N] [options] PROGRAM [arguments]\n"
-        "Runs PROGRAM N times as the ranks of one data-parallel job, joins their "
-        "output,\n"
-        "and returns the status of the rank that failed first.\n"
-        "\n"
-        "  hvdrun -np 4 ./train                 four ranks on this host\n"
-        "  hvdrun -H localhost:4 python t.py    the same, written as for horovodrun\n",
-        out);
+    fputs("usage: hvdrun [-np N] [options] PROGRAM [arguments]\n"
+          "Runs PROGRAM N times as the ranks of one data-parallel job, joins their "
+          "output,\n"
+          "and returns the status of the rank that failed first.\n"
+          "\n"
+          "  hvdrun -np 4 ./train                 four ranks on this host\n"
+          "  hvdrun -H localhost:4 python t.py    the same, written as for horovodrun\n"
+          "  hvdrun -np 8 -H a:4,b:4 ./train      four on each of two hosts, by ssh\n",
+          out);
     for (int s = HVI_OPT_JOB; s < HVI_OPT_SECTIONS; s++) {
         fprintf(out, "\n%s:\n", hvi_opt_section_name((enum hvi_opt_section)s));
         if (s == HVI_OPT_OBSOLETE) {

@@ -32,6 +32,10 @@ void hvi_opts_fini(struct hvi_opts *o)
     free(o->output_dir);
     free(o->config_file);
     free(o->interfaces);
+    free(o->ssh_identity);
+    for (size_t i = 0; i < o->nssh_args; i++)
+        free(o->ssh_args[i]);
+    free(o->ssh_args);
     free(o->given);
     memset(o, 0, sizeof *o);
 }
@@ -283,6 +287,21 @@ static enum hvd_status take_interfaces(struct hvi_opts *o, const char *value,
     return rc == HVD_OK ? hvi_opts_setenv(o, "NCCL_SOCKET_IFNAME", all, err) : rc;
 }
 
+static enum hvd_status take_ssh_arg(struct hvi_opts *o, const char *value,
+                                    struct hvi_err *err)
+{
+    char **args = realloc(o->ssh_args, (o->nssh_args + 1) * sizeof *args);
+
+    if (args == NULL)
+        return no_memory(err);
+    o->ssh_args = args;
+    args[o->nssh_args] = NULL;
+    if (set_text(&args[o->nssh_args], value, err) != HVD_OK)
+        return HVD_ENOMEM;
+    o->nssh_args++;
+    return HVD_OK;
+}
+
 static enum hvd_status set_mode(struct hvi_opts *o, enum hvi_mode mode)
 {
     /* --help wins, then whichever came first */
@@ -312,6 +331,13 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
         return set_text(&o->hosts, value, err);
     case HVI_OPT_HOSTFILE:
         return set_text(&o->hostfile, value, err);
+    case HVI_OPT_SSH_PORT:
+        o->ssh_port = atoi(value); /* checked against the row's limits */
+        return HVD_OK;
+    case HVI_OPT_SSH_IDENTITY:
+        return set_text(&o->ssh_identity, value, err);
+    case HVI_OPT_SSH_ARG:
+        return take_ssh_arg(o, value, err);
     case HVI_OPT_NETWORK:
         return take_interfaces(o, value, err);
     case HVI_OPT_OUTPUT_DIR:
@@ -356,7 +382,6 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
     case HVI_OPT_COMPLETION:
         return set_mode(o, HVI_MODE_COMPLETION);
     case HVI_OPT_ENV:
-    case HVI_OPT_SSH:
     case HVI_OPT_NO_STALL:
     case HVI_OPT_NOTHING:
     default:

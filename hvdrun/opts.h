@@ -47,7 +47,11 @@ struct hvi_opts {
     int64_t grace_ms, timeout_ms; /* timeout 0: none */
     int64_t start_timeout_ms;     /* 0: not given */
     char *config_file;
-    char *interfaces;       /* joined by commas */
+    char *interfaces;   /* joined by commas */
+    int ssh_port;       /* 0: not given */
+    char *ssh_identity; /* NULL: not given */
+    char **ssh_args;    /* [nssh_args] words for ssh */
+    size_t nssh_args;
     struct hvi_optenv *env; /* [nenv] for the workers, in the order given */
     size_t nenv, env_cap;
     char **notes; /* [nnotes] lines to show: options without effect */

@@ -50,8 +50,9 @@ const struct hvi_opt hvi_opt_table[] = {
      .arg = HVI_ARG_HOSTS,
      .section = HVI_OPT_HOSTS,
      .id = HVI_OPT_HOST_LIST,
-     .help = "Hosts with their slots: a:4,b:2,node[01-16]:8; in this version only this "
-             "host"},
+     .help =
+         "Hosts with their slots: a:4,b:2,node[01-16]:8; ranks elsewhere than on this "
+         "machine are started by ssh"},
     {.name = "hostfile",
      .single = "hostfile",
      .arg = HVI_ARG_FILE,
@@ -69,21 +70,29 @@ const struct hvi_opt hvi_opt_table[] = {
      .min = 1,
      .max = 65535,
      .section = HVI_OPT_HOSTS,
-     .id = HVI_OPT_SSH,
+     .id = HVI_OPT_SSH_PORT,
      .help = "Port of the remote hosts' ssh server"},
     {.name = "ssh-identity-file",
      .letter = 'i',
      .arg = HVI_ARG_FILE,
      .section = HVI_OPT_HOSTS,
-     .id = HVI_OPT_SSH,
+     .id = HVI_OPT_SSH_IDENTITY,
      .help = "Key file for ssh"},
+    {.name = "ssh-arg",
+     .arg = HVI_ARG_TEXT,
+     .section = HVI_OPT_HOSTS,
+     .id = HVI_OPT_SSH_ARG,
+     .help = "One more word for ssh (may be repeated), before those of hvdrun: "
+             "--ssh-arg=-oProxyJump=gate"},
     {.name = "network-interfaces",
      .also = "network-interface",
      .arg = HVI_ARG_TEXT,
      .arg_name = "NAME[,NAME...]",
      .section = HVI_OPT_HOSTS,
      .id = HVI_OPT_NETWORK,
-     .help = "Network interfaces for data between hosts (may be repeated)"},
+     .help =
+         "Network interfaces for traffic between hosts (may be repeated); default: the "
+         "one that leads to the first remote host"},
     /* ---- output */
     {.name = "output-filename",
      .arg = HVI_ARG_DIR,

@@ -45,7 +45,9 @@ enum hvi_opt_id {
     HVI_OPT_OVERSUBSCRIBE,
     HVI_OPT_HOST_LIST,
     HVI_OPT_HOSTFILE,
-    HVI_OPT_SSH, /* for remote hosts: accepted, without effect on local ones */
+    HVI_OPT_SSH_PORT, /* for remote hosts: without effect on local ones */
+    HVI_OPT_SSH_IDENTITY,
+    HVI_OPT_SSH_ARG,
     HVI_OPT_NETWORK,
     HVI_OPT_OUTPUT_DIR,
     HVI_OPT_PREFIX,

@@ -103,8 +103,8 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
     if (hosts->n > 0)
         memcpy(host, hosts->list, n * sizeof *host);
     else
-        host[0] = (struct hvi_host){localhost_name, NULL,
-                                    wish->np > 0 ? wish->np : wish->cores};
+        host[0] = (struct hvi_host){.name = localhost_name,
+                                    .slots = wish->np > 0 ? wish->np : wish->cores};
     sum = fill_slots(host, n, wish);
     p.np = wish->np > 0 ? wish->np : sum > HVD_RANKS_MAX ? HVD_RANKS_MAX + 1 : (int)sum;
     if (p.np > HVD_RANKS_MAX) {

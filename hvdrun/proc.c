@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,8 @@ enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX], struct hvi_e
 }
 
 /* In the child. Only async-signal-safe calls: hvdrun may have threads. */
-static _Noreturn void child(char *const argv[], int in, int out, int fail_fd)
+static _Noreturn void child(char *const argv[], int in, int out, int err_fd,
+                            int fail_fd)
 {
     sigset_t none;
     int e;
@@ -50,7 +52,7 @@ static _Noreturn void child(char *const argv[], int in, int out, int fail_fd)
         signal(s, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    if (dup2(in, 0) == 0 && dup2(out, 1) == 1)
+    if (dup2(in, 0) == 0 && dup2(out, 1) == 1 && (err_fd < 0 || dup2(err_fd, 2) == 2))
         execvp(argv[0], argv);
     e = errno;
     if (write(fail_fd, &e, sizeof e) < 0)
@@ -65,18 +67,19 @@ static void close_pair(int p[2])
             close(p[i]);
 }
 
-enum hvd_status hvi_proc_start(char *const argv[], struct hvi_proc *out,
-                               struct hvi_err *err)
+static enum hvd_status start(char *const argv[], bool with_stderr, struct hvi_proc *out,
+                             struct hvi_err *err)
 {
     enum hvd_status rc = HVD_OK;
     int in[2] = {-1, -1};
     int from[2] = {-1, -1};
+    int words[2] = {-1, -1};
     int fail[2] = {-1, -1};
     int e = 0;
     pid_t pid;
 
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0 ||
-        pipe2(fail, O_CLOEXEC) != 0) {
+        pipe2(fail, O_CLOEXEC) != 0 || (with_stderr && pipe2(words, O_CLOEXEC) != 0)) {
         rc = hvi_fail(err, HVD_EIO, "cannot start %s: pipe: %s", argv[0],
                       strerror(errno));
         goto done;
@@ -90,7 +93,7 @@ enum hvd_status hvi_proc_start(char *const argv[], struct hvi_proc *out,
         goto done;
     }
     if (pid == 0)
-        child(argv, in[0], from[1], fail[1]);
+        child(argv, in[0], from[1], words[1], fail[1]);
     setpgid(pid, pid); /* both sides: whoever comes first */
     close(fail[1]);
     fail[1] = -1;
@@ -102,10 +105,24 @@ enum hvd_status hvi_proc_start(char *const argv[], struct hvi_proc *out,
     out->pid = pid;
     out->to_fd = in[1];
     out->from_fd = from[0];
-    in[1] = from[0] = -1;
+    out->err_fd = words[0];
+    in[1] = from[0] = words[0] = -1;
 done:
     close_pair(in);
     close_pair(from);
+    close_pair(words);
     close_pair(fail);
     return rc;
+}
+
+enum hvd_status hvi_proc_start(char *const argv[], struct hvi_proc *out,
+                               struct hvi_err *err)
+{
+    return start(argv, false, out, err);
+}
+
+enum hvd_status hvi_proc_start_piped(char *const argv[], struct hvi_proc *out,
+                                     struct hvi_err *err)
+{
+    return start(argv, true, out, err);
 }

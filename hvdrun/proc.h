@@ -12,6 +12,7 @@ struct hvi_proc {
     pid_t pid;
     int to_fd;   /* its stdin */
     int from_fd; /* its stdout */
+    int err_fd;  /* its stderr, or -1: inherited */
 };
 
 /** Absolute path of a program of ours: beside this executable, else on PATH. HVD_EIO. */
@@ -27,5 +28,8 @@ enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX],
  */
 enum hvd_status hvi_proc_start(char *const argv[], struct hvi_proc *out,
                                struct hvi_err *err);
+/** The same, with a pipe for its stderr too. */
+enum hvd_status hvi_proc_start_piped(char *const argv[], struct hvi_proc *out,
+                                     struct hvi_err *err);
 
 #endif

@@ -64,16 +64,43 @@ static void put_int(struct vars *v, const char *name, int value)
     put(v, name, v->text[v->n]);
 }
 
-bool hvi_spec_forwards(const char *name, size_t name_bytes)
+static bool listed(const char *const *list, size_t n, const char *name,
+                   size_t name_bytes)
 {
+    for (size_t i = 0; i < n; i++)
+        if (strlen(list[i]) == name_bytes && memcmp(list[i], name, name_bytes) == 0)
+            return true;
+    return false;
+}
+
+bool hvi_spec_forwards(const char *name, size_t name_bytes, bool remote)
+{
+    static const char *const of_this_host[] = {"HOME",
+                                               "USER",
+                                               "LOGNAME",
+                                               "SHELL",
+                                               "HOSTNAME",
+                                               "DISPLAY",
+                                               "TMUX",
+                                               "SSH_AUTH_SOCK",
+                                               "SSH_CLIENT",
+                                               "SSH_CONNECTION",
+                                               "SSH_TTY",
+                                               "XDG_RUNTIME_DIR",
+                                               "XAUTHORITY",
+                                               "XDG_SESSION_ID",
+                                               "WAYLAND_DISPLAY",
+                                               "DBUS_SESSION_BUS_ADDRESS"};
+
     static const char *const denied[] = {
         "OLDPWD",         "_", "_HOROVOD_SECRET_KEY", "HVD_KEY_FILE", "HVD_COORDINATOR",
         "HVD_RUNTIME_DIR"};
     static const char mask[] = "CUDA_VISIBLE_DEVICES";
 
-    for (size_t i = 0; i < sizeof denied / sizeof denied[0]; i++)
-        if (strlen(denied[i]) == name_bytes && memcmp(denied[i], name, name_bytes) == 0)
-            return false;
+    if (listed(denied, sizeof denied / sizeof denied[0], name, name_bytes) ||
+        (remote && listed(of_this_host, sizeof of_this_host / sizeof of_this_host[0],
+                          name, name_bytes)))
+        return false;
     if (name_bytes >= 10 && memcmp(name, "BASH_FUNC_", 10) == 0)
         return false;
     /* the host's own mask counts; the agent sees it */
@@ -81,12 +108,12 @@ bool hvi_spec_forwards(const char *name, size_t name_bytes)
            memcmp(name + name_bytes - (sizeof mask - 1), mask, sizeof mask - 1) != 0;
 }
 
-static void put_environ(struct vars *v, char **environ_list)
+static void put_environ(struct vars *v, char **environ_list, bool remote)
 {
     for (char **e = environ_list; *e != NULL; e++) {
         const char *eq = strchr(*e, '=');
 
-        if (eq != NULL && eq != *e && hvi_spec_forwards(*e, (size_t)(eq - *e)))
+        if (eq != NULL && eq != *e && hvi_spec_forwards(*e, (size_t)(eq - *e), remote))
             put_bytes(v, *e, (size_t)(eq - *e), eq + 1);
     }
 }
@@ -107,7 +134,7 @@ static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
     const struct hvi_host *h = &s->plan->host[host];
 
     put(v, "PYTHONUNBUFFERED", "1");
-    put_environ(v, s->environ);
+    put_environ(v, s->environ, h->remote);
     put_int(v, "HVD_SIZE", s->plan->np);
     put_int(v, "HOROVOD_SIZE", s->plan->np);
     put_int(v, "WORLD_SIZE", s->plan->np);
@@ -117,7 +144,7 @@ static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
     put(v, "HVD_HOSTNAME", h->name);
     put(v, "HOROVOD_HOSTNAME", h->name);
     if (!in_environ(s->environ, "MASTER_ADDR"))
-        put(v, "MASTER_ADDR", "127.0.0.1");
+        put(v, "MASTER_ADDR", s->master_addr != NULL ? s->master_addr : "127.0.0.1");
     if (!in_environ(s->environ, "MASTER_PORT") && s->master_port > 0)
         put_int(v, "MASTER_PORT", s->master_port);
     if (s->opts->start_timeout_ms > 0) {

@@ -20,7 +20,8 @@ struct hvi_spec {
     const char *cwd;
     char **environ; /* hvdrun's own */
     int master_port;
-    bool tty; /* hvdrun's output is a terminal: ranks get HVD_TTY=1 */
+    bool tty;                /* hvdrun's output is a terminal: ranks get HVD_TTY=1 */
+    const char *master_addr; /* of rank 0's host, for the others; NULL: 127.0.0.1 */
 };
 
 /** Settings of the coordinator, from options and environment. HVD_EINVAL names the
@@ -35,7 +36,8 @@ enum hvd_status hvi_spec_coord(const struct hvi_spec *s, struct hvi_buf *out,
 enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
                                struct hvi_buf *out, struct hvi_err *err);
 
-/** false for variables that must not travel: secrets, an outer job's, BASH_FUNC_... */
-bool hvi_spec_forwards(const char *name, size_t name_bytes);
+/** false for variables that must not travel: secrets, an outer job's, BASH_FUNC_...;
+ * to another machine also what is true only of this one or of this login. */
+bool hvi_spec_forwards(const char *name, size_t name_bytes, bool remote);
 
 #endif

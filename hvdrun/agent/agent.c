@@ -35,6 +35,7 @@
 #endif
 
 #define STRAYS_MS 200 /* for descendants that left their process group to be gone */
+#define LEAVE_MS 3000 /* after the lease: to tell hvdrun, if it is there after all */
 #define LINGER_MS                                                                      \
     250 /* how long a descendant may hold an ended worker's output, twice */
 #define ALL_WINDOWS_BYTES (64u * 1024 * 1024) /* unacknowledged output of all ranks */
@@ -47,14 +48,14 @@ struct agent {
     struct hvi_keeper *keeper;
     uv_poll_t keeper_poll;
     uv_signal_t sigchld;
-    uv_timer_t stop_timer, linger_timer;
+    uv_timer_t stop_timer, linger_timer, leave_timer;
     bool handles_open;
     const char *rundir;
     char cgroup[256];
     int cgroup_fd, null_fd;
     /* the job */
     char **argv;
-    char *cwd, *host;
+    char *cwd, *host, *coordinator;
     struct hvi_jobenv env;
     struct hvi_rank *ranks;
     int nranks, nexited, nended; /* ended: exited and all output sent */
@@ -89,6 +90,7 @@ static void close_all(struct agent *a)
     uv_close((uv_handle_t *)&a->sigchld, NULL);
     uv_close((uv_handle_t *)&a->stop_timer, NULL);
     uv_close((uv_handle_t *)&a->linger_timer, NULL);
+    uv_close((uv_handle_t *)&a->leave_timer, NULL);
     for (int i = 0; i < a->nranks; i++)
         hvi_rank_close(&a->ranks[i]);
 }
@@ -370,6 +372,16 @@ static void link_frame(void *data, const struct hvi_msg *msg)
                       hvi_msg_name(msg->type));
 }
 
+/* The host of hvdrun is gone, and with it whoever would close our stdin: an ssh server
+ * may notice only after hours. */
+static void leave_cb(uv_timer_t *t)
+{
+    struct agent *a = t->data;
+
+    a->finished = true;
+    close_all(a);
+}
+
 static void link_down(void *data, bool lease, const char *why)
 {
     struct agent *a = data;
@@ -377,12 +389,20 @@ static void link_down(void *data, bool lease, const char *why)
 
     if (a->nexited == a->nranks && a->launched)
         return;
-    snprintf(text, sizeof text, "%s the coordinator: %s",
-             a->launched ? "lost" : "cannot reach", why);
+    if (a->launched || strncmp(a->coordinator, "tcp:", 4) != 0)
+        snprintf(text, sizeof text, "%s the coordinator: %s",
+                 a->launched ? "lost" : "cannot reach", why);
+    else
+        snprintf(text, sizeof text,
+                 "cannot reach the coordinator at %s, the address of hvdrun's host: "
+                 "%s; does a firewall stop it, or is another interface meant "
+                 "(--network-interfaces)?",
+                 a->coordinator + 4, why);
     send_error(a, a->launched ? HVD_EPEER : HVD_EIO, text);
-    if (lease)
+    if (lease) {
         kill_all(a);
-    else if (!a->launched)
+        uv_timer_start(&a->leave_timer, leave_cb, LEAVE_MS, 0);
+    } else if (!a->launched)
         stop_ranks(a, 0);
 }
 
@@ -407,11 +427,19 @@ static enum hvd_status put_vars(struct hvi_jobenv *env, Hvi__EnvVar *const *vars
     return HVD_OK;
 }
 
-/* GPU masks are a matter of the host, not of where hvdrun runs. */
+/* GPU masks and the login are a matter of the host, not of where hvdrun runs; what
+ * hvdrun sends all the same wins. */
 static enum hvd_status put_host_vars(struct hvi_jobenv *env)
 {
-    static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
-                                        "ROCR_VISIBLE_DEVICES"};
+    static const char *const names[] = {"CUDA_VISIBLE_DEVICES",
+                                        "HIP_VISIBLE_DEVICES",
+                                        "ROCR_VISIBLE_DEVICES",
+                                        "HOME",
+                                        "USER",
+                                        "LOGNAME",
+                                        "SHELL",
+                                        "XDG_RUNTIME_DIR",
+                                        "PATH"};
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const char *v = getenv(names[i]);
@@ -475,8 +503,9 @@ static enum hvd_status take_spec(struct agent *a, const Hvi__JobSpec *s,
     a->stdin_rank = s->stdin_rank;
     a->cwd = dup_bytes(&s->cwd);
     a->host = strdup(s->host);
+    a->coordinator = strdup(s->coordinator);
     a->argv = calloc(s->n_argv + 1, sizeof *a->argv);
-    if (a->cwd == NULL || a->host == NULL || a->argv == NULL)
+    if (a->cwd == NULL || a->host == NULL || a->coordinator == NULL || a->argv == NULL)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     for (size_t i = 0; i < s->n_argv; i++) {
         a->argv[i] = dup_bytes(&s->argv[i]);
@@ -629,6 +658,7 @@ static void free_agent(struct agent *a)
     free(a->argv);
     free(a->cwd);
     free(a->host);
+    free(a->coordinator);
     hvi_jobenv_fini(&a->env);
     hvi_link_fini(&a->link);
     hvi_chan_fini(&a->chan);
@@ -673,8 +703,9 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
     uv_signal_init(&a->loop, &a->sigchld);
     uv_timer_init(&a->loop, &a->stop_timer);
     uv_timer_init(&a->loop, &a->linger_timer);
+    uv_timer_init(&a->loop, &a->leave_timer);
     a->keeper_poll.data = a->sigchld.data = a->stop_timer.data = a->linger_timer.data =
-        a;
+        a->leave_timer.data = a;
     a->handles_open = true;
     uv_poll_start(&a->keeper_poll, UV_DISCONNECT, keeper_cb);
     uv_signal_start(&a->sigchld, sigchld_cb, SIGCHLD);

@@ -93,8 +93,7 @@ static void beat_cb(uv_timer_t *t)
 
     /* Counted in beats, not by the clock: an agent that was stopped itself must first
      * read what has arrived meanwhile. */
-    if (l->peer_beats &&
-        ++l->silent_beats > HVI_LINK_LEASE_MS / HVI_LINK_HEARTBEAT_MS) {
+    if (++l->silent_beats > HVI_LINK_LEASE_MS / HVI_LINK_HEARTBEAT_MS) {
         down(l, true, "nothing heard for 15 s");
         return;
     }
@@ -137,9 +136,7 @@ static enum hvd_status open_one(struct hvi_agent_link *l, struct hvi_err *err)
     if (rc != HVD_OK)
         return rc;
     l->silent_beats = 0;
-    if (type == HVI_MSG_HEARTBEAT)
-        l->peer_beats = true;
-    else
+    if (type != HVI_MSG_HEARTBEAT)
         l->ops->on_frame(l->data, &msg);
     hvi_msg_free(&msg);
     return HVD_OK;

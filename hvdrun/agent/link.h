@@ -36,7 +36,6 @@ struct hvi_agent_link {
     struct hvi_stream sec;
     struct hvi_buf rx, plain, frame;
     bool open, up, timer_open;
-    bool peer_beats; /* it has sent a heartbeat: the lease counts */
     int silent_beats;
 };
 

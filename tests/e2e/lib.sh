@@ -89,6 +89,6 @@ nobody_carries() { [ -z "$(carrying "$1" "$2")" ]; }
 
 # Build a C program against libhvd. $1 = source, $2 = program
 compile() {
-    "${CC:-cc}" -O1 -g -I"$HVD_SRC/worker/include" -o "$2" "$1" ${CFLAGS_E2E:-} \
+    "${CC:-cc}" -O1 -g -I"$HVD_SRC/worker/include" -o "$2" "$1" ${CFLAGS_E2E:-} ${HVD_E2E_CFLAGS:-} \
         -L"$HVD_BUILD/lib" -lhvd -lpthread -Wl,-rpath,"$HVD_BUILD/lib" || die "cannot compile $1"
 }

@@ -31,7 +31,6 @@ bad 2 "-np: 99999999999999999999 is out of range" -np 99999999999999999999 true
 bad 2 "-np: 5000 is out of range" -np 5000 true
 bad 2 "option '-np' needs an argument" -np
 bad 2 "-np 4 needs 4 slots, hosts offer 2 \(localhost:2\)" -np 4 -H localhost:2 true
-bad 2 "host 'elsewhere' is not this machine" -np 2 -H elsewhere:2 true
 bad 2 "number of slots: '' is not" -np 2 -H localhost: true
 bad 2 "number of slots: 0 is out of range" -np 2 -H localhost:0 true
 bad 2 "'' is not a host" -np 2 -H localhost,,localhost true

@@ -242,3 +242,90 @@ Test(chan, what_does_not_fit_a_frame_is_refused, .timeout = 20)
     cr_assert_eq(at_b.last_rank, 5);
     end(true);
 }
+
+/* Text, then the head of an AGENT_UP frame, cut at n bytes. */
+static size_t banner(const char *text, size_t n, bool *found)
+{
+    static const uint8_t head[] = {0x56, 0x48, 1, 0, 113, 0, 0, 0, 9, 0, 0, 0};
+    uint8_t bytes[256];
+    size_t size = strlen(text);
+
+    memcpy(bytes, text, size);
+    memcpy(bytes + size, head, sizeof head);
+    size += sizeof head;
+    return hvi_chan_banner(bytes, n < size ? n : size, 113, found);
+}
+
+Test(chan, a_banner_ends_where_the_first_frame_begins, .timeout = 5)
+{
+    static const char *const texts[] = {"",   "Welcome!\n", "V",         "VV",
+                                        "VH", "VH\001",     "VHVHVH\001"};
+    bool found;
+
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        cr_assert_eq(banner(texts[i], 1000, &found), strlen(texts[i]), "%s", texts[i]);
+        cr_assert(found, "%s", texts[i]);
+    }
+}
+
+Test(chan, of_an_unfinished_banner_nothing_that_may_be_a_frame_is_dropped, .timeout = 5)
+{
+    static const char text[] = "Welcome, VH\n";
+    bool found;
+
+    for (size_t n = 0; n < sizeof text - 1 + 8; n++) {
+        size_t most = n < sizeof text - 1 ? n : sizeof text - 1;
+
+        cr_assert_leq(banner(text, n, &found), most, "%zu", n);
+        cr_assert_not(found, "%zu", n);
+    }
+}
+
+Test(chan, what_comes_before_the_first_frame_is_skipped, .timeout = 20)
+{
+    static const char text[] = "Last login: today\nVH\001 is no frame\n";
+    Hvi__AgentUp up = HVI__AGENT_UP__INIT;
+    struct hvi_buf frame = {0};
+    int raw[2];
+
+    cr_assert_eq(hvi_msg_put(&frame, HVI_MSG_AGENT_UP, &up), HVD_OK);
+    begin(raw);
+    hvi_chan_skip_banner(&b, HVI_MSG_AGENT_UP);
+    cr_assert_gt(write(raw[1], text, sizeof text - 1), 0);
+    for (size_t i = 0; i < hvi_buf_size(&frame); i++) {
+        cr_assert_eq(at_b.frames, 0);
+        cr_assert_eq(write(raw[1], hvi_buf_peek(&frame) + i, 1), 1);
+        uv_run(&loop, UV_RUN_ONCE);
+    }
+    await(&at_b.frames, 1, "the frame");
+    cr_assert_gt(write(raw[1], hvi_buf_peek(&frame), hvi_buf_size(&frame)), 0);
+    await(&at_b.frames, 2, "the second frame");
+    cr_assert_gt(write(raw[1], "now it is damage", 16), 0);
+    await(&at_b.ends, 1, "the end");
+    cr_assert_neq(at_b.err[0], '\0');
+    close(raw[0]);
+    close(raw[1]);
+    hvi_buf_fini(&frame);
+    end(false);
+}
+
+Test(chan, a_banner_without_end_is_damage, .timeout = 20)
+{
+    static char text[4096];
+    int raw[2];
+
+    memset(text, 'x', sizeof text);
+    begin(raw);
+    hvi_chan_skip_banner(&b, HVI_MSG_AGENT_UP);
+    for (size_t i = 0; i <= HVI_CHAN_BANNER_BYTES / sizeof text; i++) {
+        cr_assert_eq(at_b.ends, 0);
+        cr_assert_gt(write(raw[1], text, sizeof text), 0);
+        uv_run(&loop, UV_RUN_ONCE);
+    }
+    await(&at_b.ends, 1, "the end");
+    cr_assert(strstr(at_b.err, "64 KiB") != NULL, "%s", at_b.err);
+    cr_assert_eq(at_b.frames, 0);
+    close(raw[0]);
+    close(raw[1]);
+    end(false);
+}

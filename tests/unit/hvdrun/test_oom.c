@@ -77,7 +77,7 @@ static enum hvd_status make_specs(void)
     static uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     struct hvi_opts opts = {.command = command, .ncommand = 2};
     struct hvi_spec s = {&opts, &plan,       key, job_id, "unix:/x",
-                         "/",   environment, 1,   false};
+                         "/",   environment, 1,   false,  NULL};
     struct hvi_buf out = {0};
     struct hvi_err err;
     enum hvd_status rc = hvi_spec_agent(&s, 0, &out, &err);

@@ -161,6 +161,26 @@ Test(opts, x_passes_a_set_variable_and_notes_an_unset_one, .timeout = 5)
     hvi_opts_fini(&l.opts);
 }
 
+Test(opts, what_is_for_ssh, .timeout = 5)
+{
+    struct line l;
+
+    good(&l, "-p 2222 -i /k --ssh-arg -v --ssh-arg=-oUser=me --ssh-arg -J_x x");
+    cr_assert_eq(l.opts.ssh_port, 2222);
+    cr_assert_str_eq(l.opts.ssh_identity, "/k");
+    cr_assert_eq(l.opts.nssh_args, 3u);
+    cr_assert_str_eq(l.opts.ssh_args[0], "-v");
+    cr_assert_str_eq(l.opts.ssh_args[1], "-oUser=me");
+    cr_assert_eq(l.opts.ncommand, 1);
+    hvi_opts_fini(&l.opts);
+    good(&l, "--ssh-port 1 --ssh-identity-file /k x");
+    cr_assert_eq(l.opts.ssh_port, 1);
+    hvi_opts_fini(&l.opts);
+    bad("-p 0 x", "ssh-port: 0 is out of range");
+    bad("-p 65536 x", "ssh-port: 65536 is out of range");
+    bad("--ssh-arg", "needs an argument");
+}
+
 Test(opts, interfaces_add_up, .timeout = 5)
 {
     struct line l;

@@ -121,6 +121,41 @@ Test(spec, a_host_gets_its_ranks_and_their_variables, .timeout = 5)
     end(&j);
 }
 
+Test(spec, a_remote_host_gets_nothing_of_this_login, .timeout = 5)
+{
+    static char *login[] = {(char *)"HOME=/home/me",
+                            (char *)"SSH_AUTH_SOCK=/tmp/x",
+                            (char *)"XDG_RUNTIME_DIR=/run/user/1",
+                            (char *)"PATH=/bin",
+                            (char *)"TERM=vt100",
+                            NULL};
+    struct job j;
+    struct hvi_buf frame = {0};
+    struct hvi_msg msg;
+    struct hvi_err err = {""};
+    Hvi__JobSpec *s;
+
+    begin(&j, "a:1,b:1", 2);
+    j.plan.host[1].remote = true;
+    j.spec.environ = login;
+    j.spec.master_addr = "10.0.0.1";
+    for (size_t host = 0; host < 2; host++) {
+        cr_assert_eq(hvi_spec_agent(&j.spec, host, &frame, &err), HVD_OK, "%s",
+                     err.text);
+        s = body_of(&frame, &msg);
+        cr_assert_eq(value(s->env, s->n_env, "HOME") != NULL, host == 0);
+        cr_assert_eq(value(s->env, s->n_env, "SSH_AUTH_SOCK") != NULL, host == 0);
+        cr_assert_eq(value(s->env, s->n_env, "XDG_RUNTIME_DIR") != NULL, host == 0);
+        cr_assert_str_eq(value(s->env, s->n_env, "PATH"), "/bin");
+        cr_assert_str_eq(value(s->env, s->n_env, "TERM"), "vt100");
+        cr_assert_str_eq(value(s->env, s->n_env, "MASTER_ADDR"), "10.0.0.1");
+        hvi_msg_free(&msg);
+        hvi_buf_clear(&frame);
+    }
+    hvi_buf_fini(&frame);
+    end(&j);
+}
+
 Test(spec, the_largest_job_fits_one_message, .timeout = 10)
 {
     struct job j;

@@ -1,0 +1,26 @@
+/** Addresses by which hosts can call this one. */
+#ifndef HVI_HVDRUN_REACH_H
+#define HVI_HVDRUN_REACH_H
+
+#include <netinet/in.h>
+#include <stdbool.h>
+
+#include "proto/base/err.h"
+
+#define HVI_ADDR_MAX INET6_ADDRSTRLEN /* numeric, without brackets or scope */
+
+/** Which of this host's addresses packets to name would carry (a UDP socket is
+ * connected, nothing is sent), and the address of name. false: name has none, or no
+ * way leads there. Blocks while a name server is asked. */
+bool hvi_reach_toward(const char *name, char own[HVI_ADDR_MAX],
+                      char peer[HVI_ADDR_MAX]);
+/** "127..." or "::1": of no use to other machines. */
+bool hvi_reach_loopback(const char *address);
+/** The address of this host's own name, when it is no loopback. */
+bool hvi_reach_own(char own[HVI_ADDR_MAX]);
+/** The address of the first of these interfaces ("eth0,eth1") that has one. */
+bool hvi_reach_interface(const char *names, char own[HVI_ADDR_MAX]);
+/** "tcp:ADDRESS:PORT", with brackets where needed. */
+void hvi_reach_endpoint(const char *address, int port, char *out, size_t cap);
+
+#endif

@@ -1,0 +1,27 @@
+/** What went wrong with an ssh, for the person at the terminal. Pure. */
+#ifndef HVI_HVDRUN_SSHTEXT_H
+#define HVI_HVDRUN_SSHTEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define HVI_SSHTEXT_MAX 1536
+
+/** An ssh that has ended, or an agent behind it. */
+struct hvi_ssh_failure {
+    const char *host;  /* as in the plan */
+    const char *dest;  /* as given to ssh: with the user, if one was named */
+    const char *agent; /* the path that was started there */
+    const char *said;  /* the last that ssh, or the shell there, wrote to stderr */
+    int port;          /* of -p; 0: not given */
+    int wait_status;
+    bool up; /* the agent had answered: the job was running there */
+};
+
+/**
+ * One or two lines without a last newline: the host, what happened, and what to do.
+ * What the other side wrote is shown with control characters escaped. Returns out.
+ */
+char *hvi_sshtext(const struct hvi_ssh_failure *f, char out[HVI_SSHTEXT_MAX]);
+
+#endif

@@ -1,0 +1,137 @@
+#include "test.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hvdrun/sshtext.h"
+
+#define EXITED(n) ((n) << 8)
+
+static void check(int wait_status, int port, bool up, const char *said,
+                  const char *expected)
+{
+    struct hvi_ssh_failure f = {.host = "h1",
+                                .dest = "me@h1",
+                                .agent = "/opt/hvd-agent",
+                                .said = said,
+                                .port = port,
+                                .wait_status = wait_status,
+                                .up = up};
+    char text[HVI_SSHTEXT_MAX];
+    const char *line;
+
+    hvi_sshtext(&f, text);
+    cr_assert_str_eq(text, expected, "%s\n  not\n%s", text, expected);
+    line = strchr(text, '\n');
+    cr_assert(line == NULL || strchr(line + 1, '\n') == NULL, "three lines: %s", text);
+}
+
+/* What OpenSSH 9.2 says, and what we make of it. */
+Test(sshtext, known_failures_name_the_host_and_the_fix, .timeout = 5)
+{
+    check(EXITED(255), 0, false,
+          "ssh: Could not resolve hostname h1: Name or service not known\r\n",
+          "unknown host h1: no address is known for that name; correct the list of "
+          "hosts,\n  or name it in ~/.ssh/config or /etc/hosts");
+    check(EXITED(255), 0, false,
+          "ssh: connect to host h1 port 22: Connection refused\r\n",
+          "h1: connection refused: no ssh server listens on port 22 there; start one, "
+          "or give its port with -p");
+    check(EXITED(255), 2222, false,
+          "ssh: connect to host h1 port 2222: Connection refused\r\n",
+          "h1: connection refused: no ssh server listens on port 2222 there; start "
+          "one, or give its port with -p");
+    check(EXITED(255), 2222, false,
+          "ssh: connect to host h1 port 2222: Connection timed out\r\n",
+          "h1: no answer from its ssh server within 10 s; is it up, and does a "
+          "firewall let ssh through?\n  Try: ssh -p 2222 me@h1 true");
+    check(EXITED(255), 0, false, "Connection timed out during banner exchange\r\n",
+          "h1: no answer from its ssh server within 10 s; is it up, and does a "
+          "firewall let ssh through?\n  Try: ssh me@h1 true");
+    check(EXITED(255), 0, false,
+          "ssh: connect to host h1 port 22: No route to host\r\n",
+          "h1 cannot be reached: ssh: connect to host h1 port 22: No route to host; is "
+          "it up and in this network?");
+    check(EXITED(255), 0, false,
+          "A banner\r\nme@h1: Permission denied (publickey,password).\r\n",
+          "h1: permission denied (it accepts: publickey,password); 'ssh me@h1 true' "
+          "must work without a question:\n  ssh-copy-id me@h1, or name the key with "
+          "-i");
+    check(EXITED(255), 0, false,
+          "@@@\r\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n"
+          "Host key verification failed.\r\n",
+          "h1: its host key has changed since the last login; if that is right, forget "
+          "the old one:\n  ssh-keygen -R h1");
+    check(EXITED(255), 0, false, "Host key verification failed.\r\n",
+          "h1: its host key is not known here; log in once by hand and accept it:\n  "
+          "ssh me@h1");
+    check(EXITED(255), 0, false,
+          "Received disconnect from 10.0.0.1 port 22:2: Too many authentication "
+          "failures\r\nDisconnected from 10.0.0.1 port 22\r\n",
+          "h1: ssh offered too many keys before the right one; name it with -i FILE");
+    check(EXITED(255), 0, false,
+          "kex_exchange_identification: Connection closed by remote host\r\n",
+          "h1: its ssh server closed the connection before the login; it may have too "
+          "many at once (MaxStartups)\n  (ssh: kex_exchange_identification: Connection "
+          "closed by remote host)");
+}
+
+Test(sshtext, an_agent_that_cannot_run_is_told_apart, .timeout = 5)
+{
+    check(EXITED(127), 0, false, "sh: 1: exec: /opt/hvd-agent: not found\n",
+          "h1: there is no /opt/hvd-agent there; install hvd on it, the same version "
+          "in the same place");
+    check(EXITED(1), 0, false, "/opt/hvd-agent: Command not found.\n", /* csh */
+          "h1: there is no /opt/hvd-agent there; install hvd on it, the same version "
+          "in the same place");
+    check(EXITED(126), 0, false, "bash: /opt/hvd-agent: Permission denied\n",
+          "h1: /opt/hvd-agent cannot be executed there; is it made for that machine, "
+          "and is the file system mounted noexec?");
+    check(EXITED(127), 0, false,
+          "/opt/hvd-agent: error while loading shared libraries: libuv.so.1: cannot "
+          "open shared object file: No such file or directory\n",
+          "h1: hvd-agent lacks a library there; install it on that host too\n  "
+          "(/opt/hvd-agent: error while loading shared libraries: libuv.so.1: cannot "
+          "open shared object file: No such file or directory)");
+}
+
+Test(sshtext, the_rest_says_what_ssh_said_last, .timeout = 5)
+{
+    check(EXITED(255), 0, false, "first\r\nsome\033[1m news\r\n\r\n",
+          "h1: ssh exited with status 255 before hvd-agent answered: some\\x1b[1m "
+          "news; try: ssh me@h1 true");
+    check(EXITED(0), 0, false, "",
+          "h1: ssh exited with status 0 before hvd-agent answered; try: ssh me@h1 "
+          "true");
+    check(SIGKILL, 0, false, "",
+          "h1: ssh was killed by signal 9 (SIGKILL) before hvd-agent answered; try: "
+          "ssh me@h1 true");
+}
+
+Test(sshtext, later_it_is_the_connection_that_was_lost, .timeout = 5)
+{
+    check(EXITED(255), 0, true, "Timeout, server h1 not responding.\r\n",
+          "lost the connection to h1: Timeout, server h1 not responding.; the job "
+          "ends");
+    check(SIGTERM, 0, true, "",
+          "the ssh to h1 was killed by signal 15 (SIGTERM); the job ends");
+    check(EXITED(1), 0, true, "", "the agent on h1 exited with status 1; the job ends");
+}
+
+Test(sshtext, long_words_do_not_overflow, .timeout = 5)
+{
+    char said[4000];
+    struct hvi_ssh_failure f = {
+        .host = "h1", .dest = "h1", .agent = "/a", .said = said, .wait_status = 0xff00};
+    char text[HVI_SSHTEXT_MAX];
+
+    memset(said, '\001', sizeof said - 1);
+    said[sizeof said - 1] = '\0';
+    hvi_sshtext(&f, text);
+    cr_assert_lt(strlen(text), sizeof text);
+    f.up = true;
+    hvi_sshtext(&f, text);
+    cr_assert_lt(strlen(text), sizeof text);
+}
