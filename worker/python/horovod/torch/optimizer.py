@@ -291,8 +291,9 @@ class _DistributedOptimizer(_Common):
         for index, members in enumerate(lists):
             name = "gradients.%d.%d.%s" % (
                 self._instance, index, self._parameter_names[members[0]])
-            bucket = _Bucket(index, members, name.encode()[: _native.NAME_MAX - 32] + b"\0",
-                             _is_lazy(members))
+            # cut at a character's end
+            short = name.encode("utf-8", "replace")[: _native.NAME_MAX].decode("utf-8", "ignore")
+            bucket = _Bucket(index, members, short.encode() + b"\0", _is_lazy(members))
             self._buckets.append(bucket)
             for p in members:
                 self._bucket_of[p] = bucket
