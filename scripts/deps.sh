@@ -1,6 +1,6 @@
 #!/bin/bash
 # Install what building, testing, linting and benchmarking need; only what is missing.
-#   scripts/deps.sh [--check] [--test] [--lint] [--bench]
+#   scripts/deps.sh [--check] [--test] [--hosts] [--lint] [--bench]
 # Without a group: what `make` and the demo need. Each group adds its packages to that.
 # --check only reports; status 0: nothing is missing, 1: something is.
 # Package names are Debian 12's. The Ubuntu 24.04 names beside them have NOT been run.
@@ -24,9 +24,12 @@ testing='  libcriterion-dev          libcriterion-dev
            python3                   python3
            procps                    procps
            iproute2                  iproute2
+           openssh-client            openssh-client
            mandoc                    mandoc
            clang                     clang
            libclang-rt-14-dev        libclang-rt-18-dev'
+# for the tests with several hosts; mind that Debian starts this service
+hosting='  openssh-server            openssh-server'
 linting='  clang                     clang
            clang-format              clang-format
            clang-tidy                clang-tidy
@@ -48,6 +51,7 @@ for arg in "$@"; do
     case $arg in
     --check) check_only=1 ;;
     --test) table+=$'\n'$testing ;;
+    --hosts) table+=$'\n'$hosting ;;
     --lint) table+=$'\n'$linting ;;
     --bench) table+=$'\n'$bench ;;
     -h | --help) usage; exit 0 ;;

@@ -22,7 +22,8 @@ hosts_need() {
     [ "$(id -u)" = 0 ] || { echo "namespaces need root"; exit 77; }
     PATH=$PATH:/usr/sbin:/sbin
     for tool in ip unshare nsenter setsid ssh ssh-keygen sshd; do
-        command -v "$tool" >/dev/null || { echo "$tool is not installed"; exit 77; }
+        command -v "$tool" >/dev/null ||
+            { echo "$tool is not installed; scripts/deps.sh --test --hosts"; exit 77; }
     done
     if ! ip netns add "$HOSTS_NAME-sw" 2>"$T/why" ||
         ! ip -n "$HOSTS_NAME-sw" link add br0 type bridge 2>"$T/why" ||
