@@ -63,6 +63,10 @@ void hvi_board_format(void *mem, int nlocal, uint64_t fusion_bytes);
 /** NULL when mem was not formatted by this version for nlocal ranks. */
 struct hvi_board *hvi_board_attach(void *mem, int nlocal);
 
+/* hvi_board_define, join_done, evict, withdraw, leave and missing hold the lock for a
+ * moment and may count arrivals: a poll of another rank that failed meanwhile relies on
+ * the caller to call hvi_board_poll after them. */
+
 /** Tell the board about an id; every rank does before it publishes it. A generation
  *  already known, or older, changes nothing. Takes the lock, spinning. */
 void hvi_board_define(struct hvi_board *b, uint32_t id, uint32_t generation,

@@ -872,6 +872,11 @@ enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
         return rc;
     rc = dispatch(c, &msg, err);
     hvi_msg_free(&msg);
+    if (c->mode == HVI_MODE_SHM) { /* the board's lock was held: see board.h */
+        pthread_mutex_lock(&c->lock);
+        hvi_negotiate_poll(c);
+        pthread_mutex_unlock(&c->lock);
+    }
     hvi_engine_kick(c); /* its thread may wait for what has just been completed */
     return rc;
 }

@@ -43,6 +43,7 @@ static size_t missing_ranks(struct hvi_ctx *c, const struct hvi_entry *e, int32_
 {
     struct hvi_board_mask mask;
     size_t n = 0;
+    bool waits;
 
     memset(&mask, 0, sizeof mask);
     if (e->state == HVI_ENTRY_SEALED) {
@@ -51,8 +52,11 @@ static size_t missing_ranks(struct hvi_ctx *c, const struct hvi_entry *e, int32_
                 out[n++] = e->pset->ranks[i];
         return n;
     }
-    if (c->mode != HVI_MODE_SHM || e->state != HVI_ENTRY_PUBLISHED ||
-        !hvi_board_missing(c->board, c->bell, e->id, e->generation, &mask))
+    if (c->mode != HVI_MODE_SHM || e->state != HVI_ENTRY_PUBLISHED)
+        return 0;
+    waits = hvi_board_missing(c->board, c->bell, e->id, e->generation, &mask);
+    hvi_negotiate_poll(c);
+    if (!waits)
         return 0;
     for (int32_t r = 0; r < c->size; r++)
         if (hvi_board_mask_has(&mask, r))

@@ -290,6 +290,21 @@ Test(board, a_full_log_waits_and_loses_nothing, .timeout = 30)
     free(b);
 }
 
+Test(board, what_another_call_has_counted_the_next_poll_seals, .timeout = 10)
+{
+    struct hvi_board *b = new_board(2, 1 << 20);
+    static struct hvi_board_group g;
+
+    define(b, 1, 1, 2, HVD_ALLREDUCE, 8);
+    hvi_board_publish(b, 0, 1, 1);
+    hvi_board_publish(b, 1, 1, 1);
+    define(b, 2, 1, 2, HVD_ALLREDUCE, 8); /* drains the rings */
+    cr_assert_not(hvi_board_unread(b, 0));
+    cr_assert(poll_once(b), "nothing new was published since, but an id is complete");
+    cr_assert(hvi_board_read(b, 0, &g));
+    free(b);
+}
+
 /* ---- many threads ---------------------------------------------------------------- */
 
 #define RANKS 4
