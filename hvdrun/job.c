@@ -545,14 +545,13 @@ static int free_port(void)
 
 static enum hvd_status make_place(struct hvi_job *j, struct hvi_err *err)
 {
-    enum hvd_status rc;
+    enum hvd_status rc = HVD_OK;
 
     if (getcwd(j->cwd, sizeof j->cwd) == NULL)
         return hvi_fail(err, HVD_EIO, "the working directory: %s", strerror(errno));
-    rc = hvi_rundir_make(j->rundir, err);
-    if (rc != HVD_OK)
-        return rc;
-    if (j->tcp)
+    if (!j->plan->host[0].remote) /* its agent's; others make their own */
+        rc = hvi_rundir_make(j->rundir, err);
+    if (rc == HVD_OK && j->tcp)
         rc = hvi_job_ssh_reach(j, err);
     if (rc != HVD_OK)
         return rc;
