@@ -372,6 +372,7 @@ static int parse(int argc, const char **argv, struct options *o)
 static void open_signals(struct program *p)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     uv_signal_init(&p->loop, &p->sigterm);
     uv_signal_init(&p->loop, &p->sigint);
     p->sigterm.data = p->sigint.data = p;

@@ -689,6 +689,7 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
     a->keeper = keeper;
     a->rundir = rundir;
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     a->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     use_cgroup(a);

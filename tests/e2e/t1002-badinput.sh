@@ -80,6 +80,20 @@ echo "ok environment larger than a message: status 125"
 ) || exit 1
 echo "ok helpers missing: status 125"
 
+cat >limited.py <<'END'
+import os, resource, sys
+size = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+os.execvp(sys.argv[2], sys.argv[2:])
+END
+# through pipes: the test's own files would meet the limit too
+said=$(python3 limited.py 0 hvdrun -np 2 true 2>&1) && die "no room for the key, and status 0"
+[[ $said == *'key: File too large' ]] || die "no room for the key: $said"
+said=$(python3 limited.py 10240 hvdrun --output-filename small -np 1 sh -c 'head -c 100000 /dev/zero; echo' 2>&1 >/dev/null) ||
+    die "a full output file ends the job"
+[[ $said == *"rank 0's file: File too large"* ]] || die "a full output file: $said"
+echo "ok the file size limit is an error with a line, not a signal"
+
 # helpers of another version say so in their first message
 cat >other.py <<'END'
 import os, struct, sys

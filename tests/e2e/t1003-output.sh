@@ -90,18 +90,33 @@ expect_line out ':tty=$'
 echo "ok on a terminal: a question is seen and its answer read"
 
 # a reader that is slow: hvdrun holds back the ranks and keeps its memory small
+mkfifo go
 hvdrun -np 2 sh -c 'yes 0123456789012345678901234567890123456789 | head -n 2000000' | (
-    sleep 2
+    read -r _ <go
     wc -l >count
 ) &
 reader=$!
-sleep 1.5
+# held back: both ranks' writers wait in write(), and hvdrun takes no more CPU time
+held_back() {
+    local pid comm n=0
+    for pid in $(carrying HVD_E2E_MARK "$HVD_E2E_MARK"); do
+        comm=$(cat "/proc/$pid/comm" 2>/dev/null) || continue
+        [ "$comm" = head ] && grep -q pipe_write "/proc/$pid/wchan" 2>/dev/null && n=$((n + 1))
+    done
+    [ $n = 2 ]
+}
+still_held_back() {
+    local i
+    for ((i = 0; i < 20; i++)); do held_back || return 1; done
+}
+await 10 "both ranks held back by the reader" still_held_back
 rss=0
 for pid in $(carrying HVD_E2E_MARK "$HVD_E2E_MARK"); do
     case $(cat "/proc/$pid/comm" 2>/dev/null) in
     hvdrun | hvd-agent) rss=$((rss + $(awk '$1 == "VmRSS:" { print $2 }' "/proc/$pid/status"))) ;;
     esac
 done
+echo now >go
 wait $reader
 [ "$(cat count)" = 4000000 ] || die "slow reader got $(cat count) lines"
 [ $rss -gt 0 ] || die "hvdrun and its agent are not there"

@@ -611,6 +611,9 @@ static enum hvd_status timed_out(const struct meeting *g,
 static enum hvd_status meet(struct meeting *g, struct hvi_listener *l, struct pollfd *p,
                             struct hvi_err *err)
 {
+    /* what has been read already makes no descriptor readable */
+    if (g->m->watch_fd >= 0 && g->m->on_watch(g->m->arg))
+        return HVD_INPROGRESS;
     while (g->missing > 0) {
         int timeout_ms = hvi_ms_left(g->m->deadline_ms);
         int n = g->nlinks;

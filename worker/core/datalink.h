@@ -42,8 +42,8 @@ struct hvi_meet {
     bool keep;   /* false: links are closed after the exchange */
     int *fds;    /* [size] by rank, -1: not yet; kept links are the caller's to close */
     int got_fd;  /* received from the peer connected to, -1; the caller's */
-    /** Watched meanwhile: readable makes the meeting end with HVD_INPROGRESS when
-     *  on_watch(arg) says so (true). */
+    /** Watched meanwhile (-1: nothing): at the begin, and when it is readable, on_watch(arg)
+     *  is asked; true ends the meeting with HVD_INPROGRESS. */
     int watch_fd;
     bool (*on_watch)(void *arg);
     void *arg;

@@ -441,6 +441,11 @@ static enum hvd_status submit_locked(struct hvi_ctx *c, const struct hvd_op *ops
     if (rc != HVD_OK)
         goto done;
     fill_request(e->req, &ops[0], grouped);
+    if (hvi_request_bytes(e->req) ==
+        INT64_MAX) { /* the coordinator would refuse us for it */
+        rc = hvi_fail(err, HVD_EINVAL, "%s: the dimensions overflow", full);
+        goto done;
+    }
     e->req->instance = instance;
     hvi_request_seal(e->req);
     for (int32_t i = 0; i < count; i++)

@@ -224,6 +224,7 @@ Test(api, misuse_is_named, .timeout = 20)
     int64_t negative[1] = {-1};
     int64_t huge[3] = {INT64_MAX / 2, 3, 5};
     int64_t splits[1] = {5};
+    int64_t empty_but_huge[2] = {0, INT64_MAX};
     struct hvd_op base;
     struct hvd_op op;
     hvd_handle h = 0;
@@ -266,6 +267,8 @@ Test(api, misuse_is_named, .timeout = 20)
     op.in.dims = huge;
     op.in.ndim = 1;
     REFUSED(HVD_EINVAL, "too many");
+    op.in.dims = empty_but_huge;
+    REFUSED(HVD_EINVAL, "overflow");
     op.pset = 3;
     REFUSED(HVD_EINVAL, "process set 3");
     op.kind = HVD_BROADCAST;

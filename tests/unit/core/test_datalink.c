@@ -223,6 +223,37 @@ Test(datalink, strangers_do_not_disturb, .timeout = 30)
         close(fds[i]);
 }
 
+static bool always(void *arg)
+{
+    (void)arg;
+    return true;
+}
+
+/* A verdict that was read together with the message before it. */
+Test(datalink, a_verdict_that_is_there_already_ends_the_meeting, .timeout = 10)
+{
+    struct hvi_listener l;
+    int quiet[2];
+    int fds[2] = {-1, -1};
+    struct hvi_meet m = {.epoch_key = key,
+                         .job_id = job,
+                         .size = 2,
+                         .deadline_ms = hvi_now_ms() + 5000,
+                         .pass_fd = -1,
+                         .fds = fds,
+                         .got_fd = -1,
+                         .on_watch = always};
+
+    cr_assert_eq(pipe(quiet), 0); /* never readable */
+    m.watch_fd = quiet[0];
+    cr_assert_eq(hvi_listener_open(&l, -1, true, false, NULL), HVD_OK);
+    cr_assert_eq(hvi_meet_run(&m, &l, NULL, 0, 1, NULL), HVD_INPROGRESS);
+    cr_assert_gt(hvi_ms_left(m.deadline_ms), 0);
+    hvi_listener_close(&l);
+    close(quiet[0]);
+    close(quiet[1]);
+}
+
 Test(datalink, listener_leaves_nothing_behind, .timeout = 10)
 {
     struct hvi_listener l;

@@ -431,6 +431,36 @@ static void cut_body(struct rank *r, void *arg)
     }
 }
 
+/* ---- the last operation of a job: who is done closes at once */
+
+static void last_body(struct rank *r, void *arg)
+{
+    int64_t splits[WORLD_MAX] = {1}; /* all to member 0 */
+    int64_t rows[WORLD_MAX];
+    char in = 'x';
+    char out[WORLD_MAX];
+    struct hvi_piece piece = {
+        .in = &in, .out = out, .count = 1, .row = 1, .splits = splits, .rows = rows};
+    struct hvi_group g = rank_group(r, HVD_ALLTOALL, HVD_UINT8, &piece, 1);
+
+    (void)arg;
+    rank_run(r, &g);
+    if (r->me == 0 && (rows[r->n - 1] != 1 || out[r->n - 1] != 'x'))
+        rank_fail(r, "%lld rows of the last rank, %d", (long long)rows[r->n - 1],
+                  out[r->n - 1]);
+}
+
+Test(planes, tcp_peers_may_leave_right_after_an_exchange, .timeout = 60)
+{
+    for (int i = 0; i < 60; i++) {
+        struct world w;
+
+        world_make(&w, WORLD_TCP, 4, 0, 0);
+        world_run(&w, WORLD_PROCESSES, last_body, NULL, DEADLINE_S);
+        world_free(&w);
+    }
+}
+
 static void run_cut(enum world_plane plane)
 {
     for (int n = 2; n <= 4; n++) {

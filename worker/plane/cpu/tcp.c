@@ -408,26 +408,20 @@ static enum hvd_status tcp_start(struct hvi_plane *plane, const struct hvi_group
     return HVD_OK;
 }
 
-/* One round over all connections, then the local part. *left: messages still to move. */
-static enum hvd_status go_round(struct hvi_tcp *t, bool *moved, bool *left,
-                                struct hvi_err *err)
+/* One round over all connections, then the local part. */
+static enum hvd_status go_round(struct hvi_tcp *t, bool *moved, struct hvi_err *err)
 {
     int32_t n = t->g->nmembers;
     enum hvd_status rc = HVD_OK;
 
-    *left = false;
     for (int32_t k = 1; k < n; k++) {
         int32_t m = (t->g->me + k) % n; /* not all to one at once */
-        struct hvi_tcp_peer *p = hvi_tcp_peer(t, m);
 
         rc = send_some(t, m, moved, err);
         if (rc == HVD_OK)
             rc = recv_some(t, m, moved, err);
         if (rc != HVD_OK)
             return rc;
-        if (p->sent < t->kind->send_count(t, m) ||
-            p->received < t->kind->recv_count(t, m))
-            *left = true;
     }
     if (t->work_over)
         return HVD_OK;
@@ -436,19 +430,32 @@ static enum hvd_status go_round(struct hvi_tcp *t, bool *moved, bool *left,
     return rc == HVD_INPROGRESS ? HVD_OK : rc;
 }
 
+/* After the local part, which may have learned of more. */
+static bool messages_left(const struct hvi_tcp *t)
+{
+    for (int32_t m = 0; m < t->g->nmembers; m++) {
+        const struct hvi_tcp_peer *p = hvi_tcp_peer(t, m);
+
+        if (m != t->g->me && (p->sent < t->kind->send_count(t, m) ||
+                              p->received < t->kind->recv_count(t, m)))
+            return true;
+    }
+    return false;
+}
+
 static enum hvd_status pump(struct hvi_tcp *t, struct hvi_err *err)
 {
     enum hvd_status rc;
-    bool moved, left;
+    bool moved;
 
     do {
         moved = false;
         rc = check_usable(t, err);
         if (rc == HVD_OK)
-            rc = go_round(t, &moved, &left, err);
+            rc = go_round(t, &moved, err);
         if (rc != HVD_OK)
             return rc;
-        if (t->work_over && !left)
+        if (t->work_over && !messages_left(t))
             return HVD_OK;
     } while (moved);
     return HVD_INPROGRESS;

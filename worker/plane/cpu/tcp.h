@@ -36,7 +36,6 @@ enum {
 #define HVI_TCP_PART_MAX_BYTES (256 * 1024)
 #define HVI_TCP_PART_MIN_BYTES (16 * 1024)
 #define HVI_TCP_SMALL_BYTES (16 * 1024) /* everyone folds everything: one hop */
-#define HVI_TCP_MANY INT64_MAX          /* messages: not known yet */
 
 struct hvi_tcp;
 

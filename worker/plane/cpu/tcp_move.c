@@ -193,7 +193,9 @@ static int64_t exchange_sends(const struct hvi_tcp *t, int32_t m)
 
 static int64_t exchange_recvs(const struct hvi_tcp *t, int32_t m)
 {
-    return t->placed ? has_heads(t) + data_messages(bytes_from(t, m)) : HVI_TCP_MANY;
+    /* no look behind the head before its data has a place: a peer that gives us none may be
+     * gone already */
+    return has_heads(t) + (t->placed ? data_messages(bytes_from(t, m)) : 0);
 }
 
 static struct hvi_tcp_msg exchange_send_at(const struct hvi_tcp *t, int32_t m,
