@@ -121,6 +121,17 @@ expect_within 4000
 echo "ok Ctrl-C on a terminal"
 
 # Nobody reads the output: hvdrun ends all the same.
+# $1 = pid of a rank that writes without end: it sleeps only when nobody takes its output
+still_stuck() {
+    local i
+    for ((i = 0; i < 20; i++)); do
+        grep -q ') S ' "/proc/$1/stat" || return 1
+    done
+}
+# No signal is pending for $1, or it is gone: a second one would be merged with the first
+taken() {
+    [ ! -e "/proc/$1/status" ] || grep -qE '^ShdPnd:[[:space:]]*0+$' "/proc/$1/status" 2>/dev/null
+}
 # $1 = signals to send, $2 = status, $3 = most milliseconds, $4... = arguments of hvdrun
 unread() {
     local signals=$1 want=$2 most=$3 begun
@@ -136,11 +147,11 @@ unread() {
     reader=$!
     await 5 "pid of hvdrun" [ -s pid ]
     await 5 "a rank" eval 'rank=$(rank_of $(cat pid) yes)'
-    sleep 0.5 # the pipe is full
+    await 10 "a full pipe" still_stuck "$rank"
     begun=$(now_ms)
     for signal in $signals; do
         kill -"$signal" "$(cat pid)" 2>/dev/null
-        sleep 0.3
+        await 5 "hvdrun takes the signal" taken "$(cat pid)"
     done
     await 20 "the end of hvdrun" [ -s status ]
     took_ms=$(($(now_ms) - begun))
