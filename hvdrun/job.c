@@ -742,7 +742,7 @@ int hvi_job_run(const struct hvi_opts *opts, const struct hvi_plan *plan)
     j->plan = plan;
     j->status = -1;
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error of write() */
+    signal(SIGXFSZ, SIG_IGN);  /* a file over the limit is an error of write() */
     prctl(PR_SET_DUMPABLE, 0); /* the job key is in memory: no core, no ptrace */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (raise_fd_limit(&err) != HVD_OK || begin(j, &err) != HVD_OK) {

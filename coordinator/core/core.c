@@ -286,7 +286,7 @@ static void member_message(struct hvi_core *core, struct conn *c, struct hvi_msg
         hvi_negotiate_withdraw(core, c, msg->body);
         break;
     case HVI_MSG_JOIN:
-        hvi_join_message(core, c);
+        hvi_join_message(core, c, ((const Hvi__Join *)msg->body)->pending);
         break;
     case HVI_MSG_PSET_ADD:
         add = msg->body;

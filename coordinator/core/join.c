@@ -1,4 +1,7 @@
-/* JOIN: the rank counts as ready for allreduce until all ranks of set 0 have joined. */
+/*
+ * JOIN: the rank counts as ready for allreduce until all ranks of set 0 have joined and
+ * their earlier operations, which rest on that, have ended ("settled").
+ */
 #include "coordinator/core/state.h"
 
 static void all_joined(struct hvi_core *core)
@@ -11,8 +14,8 @@ static void all_joined(struct hvi_core *core)
     m.generation = ++core->join_generation;
     hvi_emit_all(core, NULL, -1, HVI_MSG_JOIN_DONE, &m);
     for (int32_t r = 0; r < core->size; r++)
-        core->members[r].joined = false;
-    core->njoined = 0;
+        core->members[r].joined = core->members[r].settled = false;
+    core->njoined = core->nsettled = 0;
 }
 
 /* Nobody can join a job that a rank has left: remind the caller of it. */
@@ -26,7 +29,7 @@ static void remind_of_gone(struct hvi_core *core, const struct conn *c)
     hvi_emit_msg(core, c, HVI_MSG_PEER_BYE, &bye, false);
 }
 
-void hvi_join_message(struct hvi_core *core, struct conn *c)
+void hvi_join_message(struct hvi_core *core, struct conn *c, bool pending)
 {
     struct member *m = hvi_core_member(core, c);
 
@@ -34,15 +37,19 @@ void hvi_join_message(struct hvi_core *core, struct conn *c)
         remind_of_gone(core, c);
         return;
     }
-    if (m->joined) {
+    if (m->joined && (m->settled || pending)) {
         hvi_core_violation(core, c, "JOIN twice");
         return;
     }
-    m->joined = true;
-    core->njoined++;
-    core->last_joined = c->rank;
-    hvi_negotiate_recheck(core);
-    hvi_ready_recheck(core);
-    if (core->njoined == core->size)
+    m->settled = !pending;
+    core->nsettled += !pending;
+    if (!m->joined) {
+        m->joined = true;
+        core->njoined++;
+        core->last_joined = c->rank;
+        hvi_negotiate_recheck(core);
+        hvi_ready_recheck(core);
+    }
+    if (core->nsettled == core->size)
         all_joined(core);
 }

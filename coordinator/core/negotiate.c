@@ -565,7 +565,7 @@ void hvi_negotiate_begin(struct hvi_core *core)
         all[r] = r;
     core->next_pset = 0;
     core->seq = 0;
-    core->njoined = 0;
+    core->njoined = core->nsettled = 0;
     core->join_generation = 0;
     core->gone_any = false;
     core->stall_over = false;

@@ -106,7 +106,7 @@ struct member {
     uint32_t first_epoch;
     char *host;
     int32_t pid;
-    bool formed, bye, lost, ended, joined, exited;
+    bool formed, bye, lost, ended, joined, settled, exited;
     int64_t verdict_ms; /* a loss is decided then, -1 */
     char *eof_text;     /* what net said about the end of the connection */
     uint32_t npending;
@@ -227,7 +227,7 @@ struct hvi_core {
     int32_t nverdicts;   /* members with a verdict_ms */
 
     /* negotiation */
-    int32_t njoined, last_joined;
+    int32_t njoined, nsettled, last_joined;
     int32_t ncalling; /* members with a process set call that waits */
     uint32_t join_generation, next_pset;
     uint32_t nslots_used; /* ids ever used in this epoch */
@@ -368,7 +368,7 @@ void hvi_ready_flush(struct hvi_core *core);
 void hvi_ready_clear(struct slot *slot);
 
 /* ---- join.c */
-void hvi_join_message(struct hvi_core *core, struct conn *c);
+void hvi_join_message(struct hvi_core *core, struct conn *c, bool pending);
 
 /* ---- psets.c */
 struct pset *hvi_psets_find(struct hvi_core *core, uint32_t id);

@@ -40,6 +40,23 @@ int main(void)
         }
         IS(hvd_join(&last) == HVD_OK);
         IS(last >= 0 && last < n);
+
+        /* one rank has an operation in flight that the others take part in by joining only */
+        struct hvd_op op = {.size = sizeof op, .kind = HVD_ALLREDUCE, .reduce_op = HVD_SUM};
+        int64_t one = 1;
+        float x = 5;
+        hvd_handle h = 0;
+
+        op.in = (struct hvd_tensor){.data = &x, .dims = &one, .ndim = 1, .dtype = HVD_FLOAT32};
+        op.out = op.in;
+        op.name = round % 2 ? "alone" : "alone.again";
+        if (me == round % n)
+            IS(hvd_enqueue(&op, &h) == HVD_OK);
+        IS(hvd_join(NULL) == HVD_OK);
+        if (me == round % n) {
+            IS(hvd_wait(h, HVD_WAIT_DONE, 10000) == HVD_OK && x == 5);
+            IS(hvd_release(h) == HVD_OK);
+        }
     }
     IS(hvd_shutdown() == HVD_OK);
     printf("is content\n");

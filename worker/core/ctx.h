@@ -168,6 +168,7 @@ struct hvi_ctx {
     struct hvi_pset **psets; /* [npsets], index is not id */
     int32_t npsets;
     struct hvi_op *join_op;
+    bool join_pending; /* JOIN has been said while earlier operations were in flight */
     int64_t join_since_ms;
     uint32_t join_generation;
     struct hvi_pset_call { /* one pset_add/remove at a time */

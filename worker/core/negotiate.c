@@ -249,11 +249,31 @@ static void start_lane(struct hvi_ctx *c, const char *key)
     }
 }
 
+/* JOIN, or JOIN again once nothing of before is in flight (PROTOCOL.md section 5). */
+static void put_join(struct hvi_ctx *c)
+{
+    Hvi__Join m = HVI__JOIN__INIT;
+
+    m.epoch = c->epoch;
+    m.pending = c->join_pending = c->ninflight > 1; /* the join itself is one */
+    hvi_conn_put(&c->conn, HVI_MSG_JOIN, &m);
+    hvi_link_kick(c);
+}
+
+/* An entry has gone. */
+static void settle_join(struct hvi_ctx *c)
+{
+    if (c->join_pending && c->join_op != NULL && c->ninflight == 1 && !c->closing &&
+        atomic_load(&c->failed) == 0)
+        put_join(c);
+}
+
 void hvi_negotiate_remove(struct hvi_ctx *c, struct hvi_entry *e)
 {
     c->ninflight--;
     if (e->state == HVI_ENTRY_LANE) {
         hvi_list_remove(&e->link);
+        settle_join(c);
         return;
     }
     HASH_DEL(c->inflight, e);
@@ -264,25 +284,22 @@ void hvi_negotiate_remove(struct hvi_ctx *c, struct hvi_entry *e)
         c->by_id[e->id]->entry = NULL;
     if (!hvi_list_empty(&c->lanes) && !c->closing && atomic_load(&c->failed) == 0)
         start_lane(c, e->key);
+    settle_join(c);
 }
 
 void hvi_negotiate_join(struct hvi_ctx *c)
 {
-    Hvi__Join m = HVI__JOIN__INIT;
-
     c->ninflight++;
     if (c->mode == HVI_MODE_SOLO)
         return; /* the engine completes it after all runs */
     hvi_negotiate_flush(c);
-    m.epoch = c->epoch;
-    hvi_conn_put(&c->conn, HVI_MSG_JOIN, &m);
+    put_join(c);
     /* before the board knows: who joins because of it should come after it */
     hvi_conn_flush(&c->conn, NULL);
     if (c->mode == HVI_MODE_SHM) {
         hvi_board_join(c->board, c->bell, c->join_generation);
         hvi_negotiate_poll(c);
     }
-    hvi_link_kick(c);
 }
 
 /* ---- writing to the coordinator -------------------------------------------------- */

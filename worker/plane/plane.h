@@ -73,7 +73,7 @@ struct hvi_plane {
     int rank; /* global */
 };
 
-/** start + progress until over. What tests and the engine use. */
+/** start + progress until over: what tests use. The engine goes step by step. */
 enum hvd_status hvi_plane_run(struct hvi_plane *p, const struct hvi_group *group,
                               struct hvi_err *err);
 

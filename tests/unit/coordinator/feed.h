@@ -285,12 +285,19 @@ static inline void feed_leave(struct feed *f, uint64_t conn, uint32_t epoch)
     feed_final(f, conn);
 }
 
-static inline void feed_join(struct feed *f, uint64_t conn, uint32_t epoch)
+static inline void feed_join_as(struct feed *f, uint64_t conn, uint32_t epoch,
+                                bool pending)
 {
     Hvi__Join m = HVI__JOIN__INIT;
 
     m.epoch = epoch;
+    m.pending = pending;
     feed_msg(f, conn, HVI_MSG_JOIN, &m);
+}
+
+static inline void feed_join(struct feed *f, uint64_t conn, uint32_t epoch)
+{
+    feed_join_as(f, conn, epoch, false);
 }
 
 static inline void feed_pset_add(struct feed *f, uint64_t conn, size_t n,

@@ -344,6 +344,25 @@ Test(join, counts_as_ready_for_allreduce_only, .timeout = 10)
     feed_free(f);
 }
 
+Test(join, is_over_when_nothing_of_before_is_in_flight, .timeout = 10)
+{
+    struct feed *f = feed_up(2, HVI_PLANE_SHM);
+
+    feed_announce(f, 1, 1, &(struct feed_op){.name = "x"});
+    feed_join_as(f, 1, 1, true);
+    feed_is(f, "");
+    feed_join(f, 2, 1); /* all have joined: x is complete, the join is not over */
+    feed_is(f,
+            "send 1 ASSIGN id=0 gen=1 name='x'\nsend 2 ASSIGN id=0 gen=1 name='x'\n");
+    feed_join(f, 1, 1); /* x has ended */
+    feed_is(f, "send 1 JOIN_DONE last=1 gen=1\nsend 2 JOIN_DONE last=1 gen=1\n");
+    /* twice the same is nonsense */
+    feed_join_as(f, 1, 1, true);
+    feed_join_as(f, 1, 1, true);
+    feed_has(f, "JOIN twice");
+    feed_free(f);
+}
+
 Test(join, completes_what_is_ready_on_plane_tcp, .timeout = 10)
 {
     struct feed *f = feed_up(2, HVI_PLANE_TCP);
