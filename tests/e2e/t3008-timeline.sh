@@ -17,6 +17,9 @@ cat >traced.c <<'C'
         }                                                                                \
     } while (0)
 
+#define LARGE (1 << 20)
+static float large[LARGE];
+
 static void some(const char *name, int times)
 {
     float v[64] = {1};
@@ -29,6 +32,7 @@ int main(int argc, char **argv)
 {
     IS(hvd_init(NULL) == HVD_OK);
     some("before \"start\"\\\n\t\x01", 20);
+    IS(hvd_allreduce(large, large, LARGE, HVD_FLOAT32, HVD_SUM, "large") == HVD_OK);
     if (argc > 1) {
         IS(hvd_barrier(0) == HVD_OK);
         IS(hvd_timeline_start(argv[1], 1) == HVD_OK);
@@ -78,6 +82,18 @@ for rank in range(int(os.environ.get("NP", "0"))):
     assert "rank %d ready" % rank in text, "rank %d is not in it" % rank
 for phase in ("NEGOTIATE_ALLREDUCE", "QUEUE", "ALLREDUCE"):
     assert not args or any(e.get("name") == phase and e.get("ph") == "X" for e in events), phase
+if "large" in args[:cut]: # copying lies inside the collective of the same rank
+    pid = [e["pid"] for e in events if e["ph"] == "M" and e["args"].get("name") == "large"]
+    spans = [e for e in events if e["ph"] == "X" and e["pid"] == pid[0]]
+    copies = [e for e in spans if e["name"].startswith("MEMCPY_")]
+    for rank in range(int(os.environ["NP"])):
+        whole = [e for e in spans if e["name"] == "ALLREDUCE" and e["tid"] == rank][0]
+        mine = [e for e in copies if e["tid"] == rank]
+        assert {e["name"] for e in mine} == {
+            "MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER"}, (rank, mine)
+        for e in mine:
+            assert e["ts"] >= whole["ts"], e
+            assert e["ts"] + e["dur"] <= whole["ts"] + whole["dur"], (e, whole)
 print(len(events), "events")
 P
 strange='before "start"\' # and some control characters
@@ -100,7 +116,7 @@ done
 wait $job || { cat out err; exit 1; }
 echo "read $reads times while it grew"
 [ $reads -ge 1 ]
-NP=3 python3 look.py trace.json "$strange" slow
+NP=3 python3 look.py trace.json "$strange" slow large
 
 echo "-- from the program"
 hvdrun -np 3 ./traced "$T/part.json" >out 2>err || { cat out err; exit 1; }

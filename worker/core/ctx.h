@@ -104,8 +104,9 @@ struct hvi_exec {
     struct hvi_piece *pieces; /* [cap], kept */
     struct hvi_op **ops;      /* [cap] of each piece; NULL when joined */
     int32_t cap;
-    uint8_t nowhere[64];  /* output of results without elements */
-    struct hvi_spin spin; /* of waiters between groups */
+    struct hvi_copy_times copies; /* timeline */
+    uint8_t nowhere[64];          /* output of results without elements */
+    struct hvi_spin spin;         /* of waiters between groups */
 };
 
 struct hvi_peer {

@@ -44,7 +44,7 @@ struct hvi_timeline {
 
 /* ---- records --------------------------------------------------------------------- */
 
-#define OP_FIXED (1 + 4 * 4 + 8 * 6 + 2)
+#define OP_FIXED (1 + 4 * 4 + 8 * 8 + 2)
 
 static void put_op(struct hvi_timeline *t, const struct hvi_trace_op *op)
 {
@@ -68,6 +68,8 @@ static void put_op(struct hvi_timeline *t, const struct hvi_trace_op *op)
     hvi_put_u64(&c, (uint64_t)op->sealed_us);
     hvi_put_u64(&c, (uint64_t)op->begin_us);
     hvi_put_u64(&c, (uint64_t)op->end_us);
+    hvi_put_u64(&c, (uint64_t)op->copy_in_us);
+    hvi_put_u64(&c, (uint64_t)op->copy_out_us);
     hvi_put_u64(&c, op->seq);
     hvi_put_u16(&c, (uint16_t)op->name_bytes);
     hvi_put_bytes(&c, op->name, op->name_bytes);
@@ -104,6 +106,8 @@ static bool write_record(struct hvi_timeline *t, int32_t rank, struct hvi_cursor
         op.sealed_us = (int64_t)hvi_get_u64(c);
         op.begin_us = (int64_t)hvi_get_u64(c);
         op.end_us = (int64_t)hvi_get_u64(c);
+        op.copy_in_us = (int64_t)hvi_get_u64(c);
+        op.copy_out_us = (int64_t)hvi_get_u64(c);
         op.seq = hvi_get_u64(c);
         op.name_bytes = hvi_get_u16(c);
         if (c->bad || op.name_bytes > c->left || op.name_bytes > HVD_NAME_MAX)
@@ -215,8 +219,11 @@ void hvi_timeline_begin(struct hvi_ctx *c, struct hvi_run *run)
 {
     struct hvi_timeline *t = c->timeline;
 
+    c->plane->copies = NULL;
     if (t == NULL || !atomic_load_explicit(&t->on, memory_order_relaxed))
         return;
+    memset(&c->x.copies, 0, sizeof c->x.copies);
+    c->plane->copies = &c->x.copies;
     run->begin_us = hvi_now_us();
     if (t->mark_cycles) {
         pthread_mutex_lock(&t->lock);
@@ -235,6 +242,8 @@ void hvi_timeline_end(struct hvi_ctx *c, const struct hvi_run *run,
         return;
     op.end_us = hvi_now_us();
     op.begin_us = run->begin_us;
+    op.copy_in_us = c->x.copies.in_ns / 1000;
+    op.copy_out_us = c->x.copies.out_ns / 1000;
     pthread_mutex_lock(&t->lock);
     for (uint32_t i = 0; i < run->nitems; i++) {
         const struct hvi_entry *e = run->items[i].entry;

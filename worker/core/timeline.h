@@ -5,8 +5,11 @@
  *
  * In the file a tensor is a process and a rank is a thread of it: NEGOTIATE_<KIND> from
  * submission to the place in the order, QUEUE until the plane begins, <KIND> until
- * done; every rank's tick as an instant event. Times are of the monotonic clock, one
- * for all ranks of a host.
+ * done; every rank's tick as an instant event. Inside <KIND>, MEMCPY_IN_FUSION_BUFFER
+ * and MEMCPY_OUT_FUSION_BUFFER are the time its group spent copying into and out of
+ * staging memory: sums, drawn at the two ends, since copying alternates with the
+ * reduction chunk by chunk. Times are of the monotonic clock, one for all ranks of a
+ * host.
  */
 #ifndef HVI_CORE_TIMELINE_H
 #define HVI_CORE_TIMELINE_H

@@ -210,6 +210,21 @@ static void put_phase(struct hvi_buf *b, const char *prefix, const char *kind, i
         prefix, kind, pid, tid, from_us, to_us > from_us ? to_us - from_us : 0);
 }
 
+/* Within begin_us .. end_us; the parts add up to no more than it. */
+static void put_copies(struct hvi_buf *b, const struct hvi_trace_op *op, int pid)
+{
+    int64_t left = op->end_us > op->begin_us ? op->end_us - op->begin_us : 0;
+    int64_t in = op->copy_in_us < left ? op->copy_in_us : left;
+    int64_t out = op->copy_out_us < left - in ? op->copy_out_us : left - in;
+
+    if (in > 0)
+        put_phase(b, "MEMCPY_IN_", "FUSION_BUFFER", pid, op->rank, op->begin_us,
+                  op->begin_us + in);
+    if (out > 0)
+        put_phase(b, "MEMCPY_OUT_", "FUSION_BUFFER", pid, op->rank, op->end_us - out,
+                  op->end_us);
+}
+
 enum hvd_status hvi_trace_op(struct hvi_trace *t, const struct hvi_trace_op *op)
 {
     char kind[32];
@@ -226,6 +241,7 @@ enum hvd_status hvi_trace_op(struct hvi_trace *t, const struct hvi_trace_op *op)
         op->rank, pid, op->rank, op->submit_us);
     put_phase(&t->out, "NEGOTIATE_", kind, pid, op->rank, op->submit_us, op->sealed_us);
     put_phase(&t->out, "", "QUEUE", pid, op->rank, op->sealed_us, op->begin_us);
+    put_copies(&t->out, op, pid);
     return put(&t->out,
                ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64
                ",\"dur\":%" PRId64 ",\"args\":{\"rank\":%d,\"seq\":%" PRIu64

@@ -18,6 +18,7 @@ struct hvi_trace_op {
     uint32_t pset, kind, dtype;
     int32_t status; /* enum hvd_status */
     int64_t bytes, submit_us, sealed_us, begin_us, end_us;
+    int64_t copy_in_us, copy_out_us; /* durations; 0: nothing was copied */
     uint64_t seq;
     const char *name; /* any bytes; escaped here */
     size_t name_bytes;

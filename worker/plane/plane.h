@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "proto/base/clock.h"
 #include "proto/base/err.h"
 
 /** One tensor of a sealed group on this rank. */
@@ -68,10 +69,33 @@ struct hvi_plane_ops {
     void (*free)(struct hvi_plane *p); /* accepts NULL */
 };
 
+/** Time that copying payload into and out of staging memory took, summed up. */
+struct hvi_copy_times {
+    int64_t in_ns, out_ns;
+};
+
 struct hvi_plane {
     const struct hvi_plane_ops *ops;
     int rank; /* global */
+    struct hvi_copy_times
+        *copies; /* counted here from `start` on; NULL: not measured */
 };
+
+/** Around a copy in or out: begin, copy, then in or out with what begin returned. */
+static inline int64_t hvi_copy_begin(const struct hvi_plane *p)
+{
+    return p->copies == NULL ? 0 : hvi_now_ns();
+}
+static inline void hvi_copy_in(const struct hvi_plane *p, int64_t begun_ns)
+{
+    if (p->copies != NULL)
+        p->copies->in_ns += hvi_now_ns() - begun_ns;
+}
+static inline void hvi_copy_out(const struct hvi_plane *p, int64_t begun_ns)
+{
+    if (p->copies != NULL)
+        p->copies->out_ns += hvi_now_ns() - begun_ns;
+}
 
 /** start + progress until over: what tests use. The engine goes step by step. */
 enum hvd_status hvi_plane_run(struct hvi_plane *p, const struct hvi_group *group,

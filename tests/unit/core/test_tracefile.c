@@ -87,6 +87,42 @@ Test(tracefile, is_valid_json_after_every_flush, .timeout = 20, .init = make_dir
     hvi_trace_free(t);
 }
 
+static int64_t number(const json_t *event, const char *key)
+{
+    return json_integer_value(json_object_get(event, key));
+}
+
+Test(tracefile, copies_lie_inside_the_collective, .timeout = 20, .init = make_dir,
+     .fini = remove_dir)
+{
+    struct hvi_trace *t = NULL;
+    struct hvi_trace_op op = sample("copied", 0);
+    json_t *root;
+    json_t *e;
+    size_t i;
+
+    cr_assert_eq(hvi_trace_open(path, 1 << 20, &t, NULL), HVD_OK);
+    op.copy_in_us = 7;
+    op.copy_out_us = 100; /* more than is left of 30 us */
+    hvi_trace_op(t, &op);
+    op = sample("not copied", 0);
+    hvi_trace_op(t, &op);
+    hvi_trace_free(t);
+    root = load();
+    cr_assert_eq(count(root, "MEMCPY_IN_FUSION_BUFFER"), 1);
+    cr_assert_eq(count(root, "MEMCPY_OUT_FUSION_BUFFER"), 1);
+    json_array_foreach(root, i, e)
+    {
+        const char *name = json_string_value(json_object_get(e, "name"));
+
+        if (strcmp(name, "MEMCPY_IN_FUSION_BUFFER") == 0)
+            cr_assert(number(e, "ts") == 1020 && number(e, "dur") == 7);
+        if (strcmp(name, "MEMCPY_OUT_FUSION_BUFFER") == 0)
+            cr_assert(number(e, "ts") == 1027 && number(e, "dur") == 23);
+    }
+    json_decref(root);
+}
+
 Test(tracefile, names_are_escaped, .timeout = 20, .init = make_dir, .fini = remove_dir)
 {
     static const char *names[] = {

@@ -394,6 +394,7 @@ static enum hvd_status hosts_start(struct hvi_plane *p, const struct hvi_group *
     if (!look_around(h, g))
         return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for %d ranks", h->size);
     h->g = g;
+    h->local->copies = h->mesh->copies = h->base.copies;
     h->route = choose(h, g);
     h->step = 0;
     if (h->route == ROUTE_MESH) {

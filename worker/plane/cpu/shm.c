@@ -423,7 +423,7 @@ enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local,
     s = calloc(1, sizeof(*s));
     if (s == NULL)
         return hvi_fail(err, HVD_ENOMEM, "shm: no memory for the plane");
-    s->base = (struct hvi_plane){&shm_ops, ranks[local]};
+    s->base = (struct hvi_plane){.ops = &shm_ops, .rank = ranks[local]};
     s->magic = PLANE_MAGIC;
     s->bells = bells;
     s->local = local;

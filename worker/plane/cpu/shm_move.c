@@ -21,6 +21,7 @@ static void broadcast_fill(struct hvi_shm *s)
     struct hvi_span c = hvi_chunks_chunk(&s->plan, s->step);
     size_t es = s->facts.elem_size;
     uint8_t *room = hvi_shm_room(s, s->step, c.count * (int64_t)es);
+    int64_t begun = hvi_copy_begin(&s->base);
     struct hvi_runs it;
     struct hvi_run r;
 
@@ -36,6 +37,7 @@ static void broadcast_fill(struct hvi_shm *s)
             hvi_reduce_copy((uint8_t *)p->out + at, (const uint8_t *)p->in + at, size,
                             s->stream);
     }
+    hvi_copy_in(&s->base, begun);
 }
 
 static void broadcast_copy(struct hvi_shm *s)
@@ -43,6 +45,7 @@ static void broadcast_copy(struct hvi_shm *s)
     struct hvi_span c = hvi_chunks_chunk(&s->plan, s->step);
     size_t es = s->facts.elem_size;
     const uint8_t *from = hvi_shm_payload(s, s->g->root, s->step);
+    int64_t begun = hvi_copy_begin(&s->base);
     struct hvi_runs it;
     struct hvi_run r;
 
@@ -55,6 +58,7 @@ static void broadcast_copy(struct hvi_shm *s)
                             from + (size_t)(r.at - c.first) * es, (size_t)r.count * es,
                             s->stream);
     }
+    hvi_copy_out(&s->base, begun);
 }
 
 static enum hvd_status broadcast_progress(struct hvi_shm *s, struct hvi_err *err)
@@ -134,12 +138,15 @@ static int64_t step_bytes(const struct hvi_shm *s, int32_t member, int64_t step)
 static bool exchange_fill(struct hvi_shm *s)
 {
     int64_t size = step_bytes(s, s->g->me, s->step);
+    int64_t begun;
 
     if (size == 0)
         return true;
     if (!hvi_shm_slot_free(s, s->step))
         return false;
+    begun = hvi_copy_begin(&s->base);
     hvi_gather_fill(s->gather, hvi_shm_room(s, s->step, size), size);
+    hvi_copy_in(&s->base, begun);
     hvi_shm_set_filled(s, s->step);
     return true;
 }
@@ -191,13 +198,16 @@ static bool exchange_copy(struct hvi_shm *s, int64_t k)
     skip = skip < 0 ? 0 : skip;
     for (; s->seen < s->g->nmembers; s->seen++) {
         int64_t size = step_bytes(s, s->seen, k);
+        int64_t begun;
 
         if (s->seen == s->g->me || size == 0)
             continue;
         if (!hvi_shm_is_filled(s, s->seen, k))
             return false;
+        begun = hvi_copy_begin(&s->base);
         hvi_gather_take(s->gather, s->seen, hvi_shm_payload(s, s->seen, k) + skip,
                         size - skip);
+        hvi_copy_out(&s->base, begun);
     }
     s->seen = 0;
     hvi_shm_set_consumed(s, k);

@@ -69,6 +69,7 @@ static void at_offset(const struct hvi_shm *s, int32_t nmembers,
 
 static void small_fill(struct hvi_shm *s)
 {
+    int64_t begun = hvi_copy_begin(&s->base);
     uint8_t *room = hvi_shm_room(s, 0, s->facts.total_bytes);
 
     if (s->facts.joined)
@@ -81,6 +82,7 @@ static void small_fill(struct hvi_shm *s)
             memcpy(room, p->in, size);
         room += size;
     }
+    hvi_copy_in(&s->base, begun);
 }
 
 static void small_fold(struct hvi_shm *s)
@@ -138,12 +140,14 @@ static void large_fill(struct hvi_shm *s, int64_t k)
     struct hvi_span c = hvi_chunks_chunk(&s->plan, k);
     struct hvi_span mine = hvi_chunks_slice(&s->plan, k, s->g->nmembers, s->g->me);
     uint8_t *slot = hvi_shm_data(s, s->g->me, k);
+    int64_t begun = hvi_copy_begin(&s->base);
 
     hvi_shm_line(s, s->g->me, k)->inlined = 0;
     if (s->facts.joined)
         return;
     fill_range(s, c.first, mine.first, c.first, slot);
     fill_range(s, mine.first + mine.count, c.first + c.count, c.first, slot);
+    hvi_copy_in(&s->base, begun);
 }
 
 static void large_fold(struct hvi_shm *s, int64_t k)
@@ -163,12 +167,15 @@ static void large_fold(struct hvi_shm *s, int64_t k)
     while (hvi_runs_next(&it, &r)) {
         const struct hvi_piece *p = &s->g->pieces[r.piece];
         size_t at = (size_t)(r.at - c.first) * es;
+        int64_t begun;
 
         at_offset(s, n, base, at, in_at(p, r.offset, es), src);
         fold(s, slot + at, src, r.count, false);
+        begun = hvi_copy_begin(&s->base);
         if (p->out != NULL)
             hvi_reduce_copy(out_at(p, r.offset, es), slot + at, (size_t)r.count * es,
                             s->stream);
+        hvi_copy_out(&s->base, begun);
     }
 }
 
@@ -176,6 +183,7 @@ static void large_copy(struct hvi_shm *s, int64_t k)
 {
     struct hvi_span c = hvi_chunks_chunk(&s->plan, k);
     size_t es = s->facts.elem_size;
+    int64_t begun = hvi_copy_begin(&s->base);
 
     for (int32_t i = 1; i < s->g->nmembers; i++) {
         int32_t m = (s->g->me + i) % s->g->nmembers; /* not all from one at once */
@@ -193,6 +201,7 @@ static void large_copy(struct hvi_shm *s, int64_t k)
                                 (size_t)r.count * es, s->stream);
         }
     }
+    hvi_copy_out(&s->base, begun);
 }
 
 static enum hvd_status large_progress(struct hvi_shm *s, struct hvi_err *err)
@@ -327,6 +336,7 @@ static void scatter_fill(struct hvi_shm *s, int64_t k)
     size_t es = s->facts.elem_size;
     uint8_t *slot = hvi_shm_data(s, s->g->me, k);
     size_t part_bytes = (size_t)s->part_elems * es;
+    int64_t begun = hvi_copy_begin(&s->base);
 
     hvi_shm_line(s, s->g->me, k)->inlined = 0;
     for (int32_t m = 0; m < s->g->nmembers && !s->facts.joined; m++) {
@@ -342,6 +352,7 @@ static void scatter_fill(struct hvi_shm *s, int64_t k)
             to += (size_t)r.count * es;
         }
     }
+    hvi_copy_in(&s->base, begun);
 }
 
 static void scatter_fold(struct hvi_shm *s, int64_t k)

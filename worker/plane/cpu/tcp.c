@@ -705,7 +705,7 @@ enum hvd_status hvi_tcp_new(int rank, int size, const int *fds, struct hvi_plane
     t = calloc(1, sizeof(*t));
     if (t == NULL)
         return hvi_fail(err, HVD_ENOMEM, "tcp: no memory for the plane");
-    t->base = (struct hvi_plane){&tcp_ops, rank};
+    t->base = (struct hvi_plane){.ops = &tcp_ops, .rank = rank};
     t->magic = PLANE_MAGIC;
     t->size = size;
     rc = set_up(t, fds, err);
