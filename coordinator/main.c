@@ -139,11 +139,24 @@ static enum hvd_status raise_fd_limit(const struct program *p, struct hvi_err *e
         (unsigned long long)lim.rlim_max, p->core.np, (unsigned long long)need);
 }
 
+static enum hvd_status set_lease(struct program *p, struct hvi_err *err)
+{
+    int64_t seconds;
+    enum hvd_status rc = hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S,
+                                     HVI_LEASE_MIN_S, HVI_LEASE_MAX_S, &seconds, err);
+
+    if (rc == HVD_OK)
+        p->core.lease_ms = (uint32_t)seconds * 1000;
+    return rc;
+}
+
 static enum hvd_status start_server(struct program *p, const char *where,
                                     struct hvi_err *err)
 {
     enum hvd_status rc = raise_fd_limit(p, err);
 
+    if (rc == HVD_OK)
+        rc = set_lease(p, err);
     if (rc == HVD_OK)
         rc = hvi_server_new(&p->loop, &p->core, p->key, p->job_id, &server_ops, p,
                             &p->server, err);

@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -25,6 +26,7 @@
 #include "hvdrun/spec.h"
 #include "hvdrun/strays.h"
 #include "proto/base/clock.h"
+#include "proto/base/env.h"
 #include "proto/base/log.h"
 
 extern char **environ;
@@ -38,6 +40,15 @@ static const char *peer_name(const struct hvi_job_peer *p, char *out, size_t cap
     else
         snprintf(out, cap, "the agent on %s", p->job->plan->host[p->host].name);
     return out;
+}
+
+static int64_t lease_s(void)
+{
+    int64_t seconds = HVI_LEASE_DEFAULT_S;
+
+    (void)hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S, HVI_LEASE_MIN_S,
+                      HVI_LEASE_MAX_S, &seconds, NULL);
+    return seconds;
 }
 
 static char *text_of(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -151,6 +162,7 @@ static void begin_end(struct hvi_job *j)
     uv_timer_stop(&j->start_timer);
     limit_ms = j->asked ? HVI_JOB_DRAIN_MS : HVI_JOB_END_MS;
     uv_timer_start(&j->end_timer, end_cb, limit_ms, limit_ms);
+    hvi_job_wake_peers(j);
     hvi_input_close(&j->input);
     for (size_t i = 0; i < j->plan->nhosts; i++)
         if (j->agent[i].started) {
@@ -213,10 +225,63 @@ static void check_peer(struct hvi_job_peer *p)
     hvi_job_check_over(j);
 }
 
+/* Nothing is wrong yet: somebody may be at it with a debugger. */
+static void note_stopped(struct hvi_job_peer *p, bool stopped)
+{
+    struct hvi_job *j = p->job;
+    char name[HVI_HOST_NAME_MAX + 32];
+    bool before = p->stopped;
+
+    p->stopped = stopped;
+    if (before == stopped || p->remote || j->phase != HVI_JOB_RUNNING || j->stopping ||
+        j->trouble_ms != 0)
+        return; /* an ssh that is stopped holds up output, no more */
+    peer_name(p, name, sizeof name);
+    if (stopped)
+        hvi_job_say(j,
+                    "%s (pid %d) is stopped (SIGSTOP); the job ends unless it goes on "
+                    "within %" PRId64 " s (kill -CONT %d)",
+                    name, (int)p->proc.pid, lease_s(), (int)p->proc.pid);
+    else
+        hvi_job_say(j, "%s (pid %d) goes on", name, (int)p->proc.pid);
+}
+
+static const struct hvi_job_peer *next_peer(const struct hvi_job *j, size_t i)
+{
+    return i == 0 ? &j->coord : i <= j->plan->nhosts ? &j->agent[i - 1] : NULL;
+}
+
+/* Others report that they heard nothing for too long; whose fault that is we see. */
+static void blame_stopped(struct hvi_job *j)
+{
+    const struct hvi_job_peer *p;
+    char name[HVI_HOST_NAME_MAX + 32];
+
+    for (size_t i = 0; (p = next_peer(j, i)) != NULL; i++)
+        if (p->started && !p->reaped && p->stopped && !p->remote)
+            set_text(&j->fatal_text,
+                     text_of("%s (pid %d) is stopped (SIGSTOP) and was not heard of for "
+                             "too long; the job ends",
+                             peer_name(p, name, sizeof name), (int)p->proc.pid));
+}
+
+void hvi_job_wake_peers(struct hvi_job *j)
+{
+    const struct hvi_job_peer *p;
+
+    for (size_t i = 0; (p = next_peer(j, i)) != NULL; i++)
+        if (p->started && !p->reaped && p->stopped)
+            kill(p->proc.pid, SIGCONT);
+}
+
 static void reap(struct hvi_job_peer *p, pid_t pid, int status)
 {
     if (!p->started || p->proc.pid != pid)
         return;
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+        note_stopped(p, WIFSTOPPED(status));
+        return;
+    }
     p->reaped = true;
     p->wait_status = status;
     check_peer(p);
@@ -228,7 +293,7 @@ static void reap_all(struct hvi_job *j)
     int status;
     pid_t pid;
 
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+    while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
         reap(&j->coord, pid, status);
         for (size_t i = 0; i < j->plan->nhosts; i++)
             reap(&j->agent[i], pid, status);
@@ -416,6 +481,7 @@ static void agent_frame(struct hvi_chan *c, const struct hvi_msg *msg)
                             ((const Hvi__OutputAck *)msg->body)->bytes);
         break;
     case HVI_MSG_AGENT_ERROR:
+        blame_stopped(j);
         set_text(&j->agent_text, text_of("%s: %s", j->plan->host[p->host].name,
                                          ((const Hvi__AgentError *)msg->body)->text));
         hvi_job_trouble(j, false);
@@ -440,6 +506,7 @@ static void on_note(struct hvi_job *j, const Hvi__CoordNote *m)
         hvi_job_say(j, "%s", m->text);
         break;
     case 3:
+        blame_stopped(j);
         set_text(&j->fatal_text, text_of("%s", m->text));
         hvi_job_trouble(j, false);
         break;

@@ -59,6 +59,7 @@ struct hvi_job_peer {
     bool started, up, spec_sent, chan_ended, reaped;
     int wait_status;
     char why[160]; /* a damaged channel */
+    bool stopped;  /* by SIGSTOP, as far as we know: it is our child */
     bool remote;   /* proc is the ssh that leads to it */
     struct hvi_job_words words;
 };
@@ -155,6 +156,8 @@ void hvi_job_ssh_close(struct hvi_job_peer *p);
 /* job.c */
 void hvi_job_send_all(struct hvi_job *j, uint32_t type, const void *body);
 void hvi_job_check_over(struct hvi_job *j);
+/** What was stopped (SIGSTOP) goes on, so that it can end. */
+void hvi_job_wake_peers(struct hvi_job *j);
 /** Ends hvdrun at once, whatever is still there. */
 void hvi_job_leave(struct hvi_job *j);
 

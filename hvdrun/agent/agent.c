@@ -27,6 +27,7 @@
 #include "hvdrun/strays.h"
 #include "hvdrun/topo/topo.h"
 #include "proto/base/clock.h"
+#include "proto/base/env.h"
 #include "proto/base/log.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -522,6 +523,18 @@ static enum hvd_status take_spec(struct agent *a, const Hvi__JobSpec *s,
     return put_place(a, s, err);
 }
 
+/* It comes along with the environment of the ranks; hvdrun has checked it. */
+static void set_lease(struct agent *a)
+{
+    const char *text = hvi_jobenv_get(&a->env, HVI_LEASE_ENV);
+    int64_t seconds;
+
+    if (text != NULL && text[0] != '\0' &&
+        hvi_parse_int(HVI_LEASE_ENV, text, HVI_LEASE_MIN_S, HVI_LEASE_MAX_S, &seconds,
+                      NULL) == HVD_OK)
+        hvi_link_set_lease(&a->link, seconds * 1000);
+}
+
 static void on_spec(struct agent *a, const Hvi__JobSpec *s)
 {
     struct hvi_err err = {""};
@@ -533,8 +546,10 @@ static void on_spec(struct agent *a, const Hvi__JobSpec *s)
     else if (rc == HVD_OK)
         rc = hvi_link_open(&a->link, &a->loop, s->coordinator, s->key.data,
                            s->job_id.data, &link_ops, a, &err);
-    if (rc == HVD_OK)
+    if (rc == HVD_OK) {
+        set_lease(a);
         return;
+    }
     send_error(a, rc, err.text);
     stop_ranks(a, 0);
 }
