@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +26,7 @@
 #include "hvdrun/strays.h"
 #include "proto/base/clock.h"
 #include "proto/base/env.h"
+#include "proto/base/limits.h"
 #include "proto/base/log.h"
 
 extern char **environ;
@@ -200,6 +200,8 @@ void hvi_job_check_over(struct hvi_job *j)
         return;
     hvi_job_conclude(j);
     if (hvi_job_io_idle(j))
+        hvi_job_tell_lost(j);
+    if (hvi_job_io_idle(j)) /* also of those lines */
         close_all(j);
 }
 
@@ -259,10 +261,11 @@ static void blame_stopped(struct hvi_job *j)
 
     for (size_t i = 0; (p = next_peer(j, i)) != NULL; i++)
         if (p->started && !p->reaped && p->stopped && !p->remote)
-            set_text(&j->fatal_text,
-                     text_of("%s (pid %d) is stopped (SIGSTOP) and was not heard of for "
-                             "too long; the job ends",
-                             peer_name(p, name, sizeof name), (int)p->proc.pid));
+            set_text(
+                &j->fatal_text,
+                text_of("%s (pid %d) is stopped (SIGSTOP) and was not heard of for "
+                        "too long; the job ends",
+                        peer_name(p, name, sizeof name), (int)p->proc.pid));
 }
 
 void hvi_job_wake_peers(struct hvi_job *j)
@@ -641,7 +644,7 @@ static void signal_cb(uv_signal_t *s, int signo)
         hvi_job_signal(s->data, signo);
 }
 
-static void watch_signals(struct hvi_job *j)
+static enum hvd_status watch_signals(struct hvi_job *j, struct hvi_err *err)
 {
     static const int list[] = {SIGCHLD, SIGINT,  SIGTERM, SIGHUP,   SIGQUIT, SIGUSR1,
                                SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH, SIGALRM};
@@ -654,11 +657,13 @@ static void watch_signals(struct hvi_job *j)
         if ((list[i] == SIGHUP || list[i] == SIGTSTP) &&
             sigaction(list[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN)
             continue;
-        uv_signal_init(&j->loop, s);
+        if (uv_signal_init(&j->loop, s) != 0)
+            return hvi_fail(err, HVD_EIO, "cannot watch signals");
         s->data = j;
         uv_signal_start(s, signal_cb, list[i]);
         j->nsignals++;
     }
+    return HVD_OK;
 }
 
 static void limit_cb(uv_timer_t *t)
@@ -732,9 +737,10 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
     if (rc != HVD_OK)
         return rc;
     init_timers(j);
-    watch_signals(j);
+    rc = watch_signals(j, err);
     j->phase = HVI_JOB_RUNNING;
-    rc = hvi_job_io_init(j, err);
+    if (rc == HVD_OK)
+        rc = hvi_job_io_init(j, err);
     if (rc == HVD_OK)
         rc = make_place(j, err);
     if (rc == HVD_OK)
@@ -763,24 +769,37 @@ static void await_orphans(void)
     hvi_strays_kill(0, HVI_JOB_END_MS);
 }
 
-/* Below this the event loop itself cannot work. */
-#define FDS_MIN 32
+/* The event loop, its signals and threads; what a fork has open for a moment; a peer. */
+#define FDS_OF_OUR_OWN 24
+#define FDS_PER_HOST 3
+/* ... and what those need who start with this limit. They look for themselves; here, so
+ * that the number in the message is enough. */
+#define FDS_OF_COORDINATOR 44
+#define FDS_OF_AGENT 28
+#define FDS_OF_A_RANK 4
+#define MEMORY_OF_OUR_OWN ((size_t)8 << 20)
 
-static enum hvd_status raise_fd_limit(struct hvi_err *err)
+/* What libuv would abort for, and what would fail half way. */
+static enum hvd_status check_limits(const struct hvi_job *j, struct hvi_err *err)
 {
-    struct rlimit r;
+    size_t np = (size_t)j->plan->np;
+    size_t need = FDS_OF_OUR_OWN + j->plan->nhosts * FDS_PER_HOST +
+                  (j->opts->output_dir != NULL ? 2 * np : 0);
+    size_t local = j->plan->host[0].remote ? 0 : (size_t)j->plan->host[0].slots;
+    char whom[48];
+    enum hvd_status rc;
 
-    if (getrlimit(RLIMIT_NOFILE, &r) != 0)
-        return HVD_OK;
-    if (r.rlim_cur < r.rlim_max) {
-        r.rlim_cur = r.rlim_max < 65536 ? r.rlim_max : 65536;
-        (void)setrlimit(RLIMIT_NOFILE, &r);
-    }
-    if (r.rlim_cur >= FDS_MIN)
-        return HVD_OK;
-    return hvi_fail(err, HVD_ELIMIT,
-                    "the limit of %llu open files is too small; raise it (ulimit -n)",
-                    (unsigned long long)r.rlim_cur);
+    if (need < np + FDS_OF_COORDINATOR)
+        need = np + FDS_OF_COORDINATOR;
+    if (need < FDS_OF_AGENT + local * FDS_OF_A_RANK)
+        need = FDS_OF_AGENT + local * FDS_OF_A_RANK;
+    if (local > 0 && j->opts->stdin_rank == -2)
+        need += local;
+    hvi_limits_raise_fds();
+    snprintf(whom, sizeof whom, "%zu rank%s%s", np, np == 1 ? "" : "s",
+             j->opts->output_dir != NULL ? " with files" : "");
+    rc = hvi_limits_fds(need, whom, err);
+    return rc == HVD_OK ? hvi_limits_memory(MEMORY_OF_OUR_OWN, err) : rc;
 }
 
 static void fini(struct hvi_job *j)
@@ -812,8 +831,8 @@ int hvi_job_run(const struct hvi_opts *opts, const struct hvi_plan *plan)
     signal(SIGXFSZ, SIG_IGN);  /* a file over the limit is an error of write() */
     prctl(PR_SET_DUMPABLE, 0); /* the job key is in memory: no core, no ptrace */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (raise_fd_limit(&err) != HVD_OK || begin(j, &err) != HVD_OK) {
-        if (!j->handles_open) {
+    if (check_limits(j, &err) != HVD_OK || begin(j, &err) != HVD_OK) {
+        if (!j->handles_open || j->nsinks == 0) {
             fprintf(stderr, "hvdrun: %s\n", err.text);
             fini(j);
             return HVI_EXIT_LAUNCHER;
