@@ -66,9 +66,20 @@ echo "ok descriptor limit: status 125"
 
 (
     for i in $(seq 9); do export HVD_BIG_$i="$(cat blob | head -c 130000)"; done
-    bad 125 "the command and the environment .* do not fit" -np 1 true
+    bad 125 "the command \(5 bytes\) and the environment \([0-9]+ variables, 11[0-9]{5} bytes\) do not fit into 1 MiB" -np 1 true
 ) || exit 1
 echo "ok environment larger than a message: status 125"
+
+# shellcheck disable=SC2046
+bad 125 "the command has 16400 arguments; at most 16384 are possible" -np 1 echo $(seq 16399)
+run hvdrun -np 1 sh -c 'echo $#' sh $(seq 16380)
+expect_status 0
+expect_line out ':16380$'
+(
+    for i in $(seq 8200); do export "V$i="; done
+    bad 125 "the environment has 8[0-9]{3} variables; at most 8192 are possible" -np 1 true
+) || exit 1
+echo "ok more arguments or variables than a message may have: the limit is named"
 
 (
     cp "$HVD_BUILD/bin/hvdrun" . || exit 1
