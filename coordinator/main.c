@@ -21,11 +21,14 @@
 #include "coordinator/net/parent.h"
 #include "coordinator/net/server.h"
 #include "proto/base/env.h"
+#include "proto/base/limits.h"
 #include "proto/base/log.h"
 
 #define EXIT_USAGE 2
 #define EXIT_JOB 125
 #define FDS_OF_OUR_OWN 32
+#define FDS_OF_THE_LOOP 12
+#define MEMORY_OF_OUR_OWN ((size_t)4 << 20)
 
 struct options {
     int stdio, version;
@@ -119,31 +122,32 @@ static void signal_cb(uv_signal_t *s, int signo)
 
 /* ---- starting */
 
-static enum hvd_status raise_fd_limit(const struct program *p, struct hvi_err *err)
+static enum hvd_status check_fds(const struct program *p, struct hvi_err *err)
 {
-    rlim_t need = (rlim_t)p->core.np + FDS_OF_OUR_OWN;
-    struct rlimit lim;
+    char whom[48];
 
-    if (getrlimit(RLIMIT_NOFILE, &lim) != 0)
-        return HVD_OK;
-    if (lim.rlim_cur < lim.rlim_max) {
-        lim.rlim_cur = lim.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &lim);
-    }
-    if (lim.rlim_max >= need)
-        return HVD_OK;
-    return hvi_fail(
-        err, HVD_ELIMIT,
-        "the limit of %llu open files is too small for %u ranks, which need %llu: "
-        "raise it (ulimit -n)",
-        (unsigned long long)lim.rlim_max, p->core.np, (unsigned long long)need);
+    snprintf(whom, sizeof whom, "%u rank%s", p->core.np, p->core.np == 1 ? "" : "s");
+    return hvi_limits_fds((size_t)p->core.np + FDS_OF_OUR_OWN, whom, err);
+}
+
+static enum hvd_status set_lease(struct program *p, struct hvi_err *err)
+{
+    int64_t seconds;
+    enum hvd_status rc = hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S,
+                                     HVI_LEASE_MIN_S, HVI_LEASE_MAX_S, &seconds, err);
+
+    if (rc == HVD_OK)
+        p->core.lease_ms = (uint32_t)seconds * 1000;
+    return rc;
 }
 
 static enum hvd_status start_server(struct program *p, const char *where,
                                     struct hvi_err *err)
 {
-    enum hvd_status rc = raise_fd_limit(p, err);
+    enum hvd_status rc = check_fds(p, err);
 
+    if (rc == HVD_OK)
+        rc = set_lease(p, err);
     if (rc == HVD_OK)
         rc = hvi_server_new(&p->loop, &p->core, p->key, p->job_id, &server_ops, p,
                             &p->server, err);
@@ -369,26 +373,53 @@ static int parse(int argc, const char **argv, struct options *o)
     return -1;
 }
 
-static void open_signals(struct program *p)
+static int open_signals(struct program *p)
 {
+    int rc;
+
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    uv_signal_init(&p->loop, &p->sigterm);
-    uv_signal_init(&p->loop, &p->sigint);
+    rc = uv_signal_init(&p->loop, &p->sigterm);
+    if (rc == 0)
+        rc = uv_signal_init(&p->loop, &p->sigint);
+    if (rc != 0)
+        return rc;
     p->sigterm.data = p->sigint.data = p;
     uv_signal_start(&p->sigterm, signal_cb, SIGTERM);
     if (p->stdio)
         signal(SIGINT, SIG_IGN); /* hvdrun hears it and decides */
     else
         uv_signal_start(&p->sigint, signal_cb, SIGINT);
+    return 0;
+}
+
+/* What libuv would abort for is looked at before. */
+static enum hvd_status open_loop(struct program *p, struct hvi_err *err)
+{
+    enum hvd_status rc;
+    int uv;
+
+    hvi_limits_raise_fds();
+    rc = hvi_limits_fds(FDS_OF_THE_LOOP, "hvd-coordinator", err);
+    if (rc == HVD_OK)
+        rc = hvi_limits_memory(MEMORY_OF_OUR_OWN, err);
+    if (rc != HVD_OK)
+        return rc;
+    uv = uv_loop_init(&p->loop);
+    if (uv == 0)
+        uv = open_signals(p);
+    return uv == 0 ? HVD_OK
+                   : hvi_fail(err, HVD_EIO, "the event loop: %s", uv_strerror(uv));
 }
 
 static int serve(struct program *p, const struct options *o)
 {
     struct hvi_err err = {""};
 
-    uv_loop_init(&p->loop);
-    open_signals(p);
+    if (open_loop(p, &err) != HVD_OK) {
+        fprintf(stderr, "hvd-coordinator: %s\n", err.text);
+        return EXIT_JOB;
+    }
     if (!p->stdio) {
         start_alone(p, o);
     } else if (hvi_parent_open(&p->parent, &p->loop, STDIN_FILENO, STDOUT_FILENO,

@@ -17,10 +17,10 @@ static bool in_background(void)
     return isatty(0) == 1 && tcgetpgrp(0) != getpgrp();
 }
 
-/* In the pool's thread: waits for input or for the wake pipe. */
-static void wait_and_read(uv_work_t *work)
+/* In the thread: waits for input or for the wake pipe. */
+static void wait_and_read(void *data)
 {
-    struct hvi_input *in = work->data;
+    struct hvi_input *in = data;
     struct pollfd p[2] = {{.fd = in->wake[0], .events = POLLIN},
                           {.fd = 0, .events = POLLIN}};
 
@@ -47,11 +47,10 @@ static void wait_and_read(uv_work_t *work)
 
 static void next(struct hvi_input *in);
 
-static void done_cb(uv_work_t *work, int status)
+static void done_cb(void *data)
 {
-    struct hvi_input *in = work->data;
+    struct hvi_input *in = data;
 
-    (void)status;
     in->busy = false;
     if (in->closed || in->ended)
         return;
@@ -66,26 +65,45 @@ static void done_cb(uv_work_t *work, int status)
 
 static void next(struct hvi_input *in)
 {
-    if (in->busy || in->paused || in->ended || in->closed)
+    if (!in->started || in->busy || in->paused || in->ended || in->closed)
         return;
-    in->work.data = in;
-    in->busy = uv_queue_work(in->loop, &in->work, wait_and_read, done_cb) == 0;
+    in->busy = true;
+    hvi_aside_begin(&in->aside);
 }
 
-void hvi_input_start(struct hvi_input *in, uv_loop_t *loop,
-                     void (*on_data)(void *, const char *, size_t), void *data)
+enum hvd_status hvi_input_open(struct hvi_input *in, uv_loop_t *loop,
+                               void (*on_data)(void *, const char *, size_t),
+                               void *data, struct hvi_err *err)
 {
+    enum hvd_status rc = HVD_OK;
+
     memset(in, 0, sizeof *in);
-    in->loop = loop;
     in->on_data = on_data;
     in->data = data;
-    in->wake[0] = in->wake[1] = -1;
     in->bytes = malloc(HVI_INPUT_BYTES);
-    if (in->bytes == NULL || pipe2(in->wake, O_CLOEXEC) != 0) {
-        in->ended = true;
-        on_data(data, NULL, 0);
-        return;
+    if (in->bytes == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    if (pipe2(in->wake, O_CLOEXEC) != 0)
+        rc = hvi_fail(err, HVD_ELIMIT, "pipe: %s", strerror(errno));
+    if (rc == HVD_OK) {
+        rc = hvi_aside_open(&in->aside, loop, wait_and_read, done_cb, in, err);
+        if (rc == HVD_OK) {
+            in->open = true;
+            return HVD_OK;
+        }
+        close(in->wake[0]);
+        close(in->wake[1]);
     }
+    free(in->bytes);
+    in->bytes = NULL;
+    return rc;
+}
+
+void hvi_input_start(struct hvi_input *in)
+{
+    if (!in->open || in->started)
+        return;
+    in->started = true;
     next(in);
 }
 
@@ -97,26 +115,29 @@ void hvi_input_pause(struct hvi_input *in)
 void hvi_input_resume(struct hvi_input *in)
 {
     in->paused = false;
-    if (in->loop != NULL)
+    if (in->open)
         next(in);
 }
 
 void hvi_input_close(struct hvi_input *in)
 {
-    if (in->loop == NULL || in->closed)
+    if (!in->open || in->closed)
         return;
     in->closed = true;
     if (in->busy)
         (void)!write(in->wake[1], "w", 1);
+    if (hvi_aside_close(&in->aside))
+        return;
+    in->open = false; /* the thread has what is here, and keeps it */
 }
 
 void hvi_input_fini(struct hvi_input *in)
 {
-    if (in->loop == NULL)
+    if (!in->open)
         return;
-    for (int i = 0; i < 2; i++)
-        if (in->wake[i] >= 0)
-            close(in->wake[i]);
+    in->open = false;
+    close(in->wake[0]);
+    close(in->wake[1]);
     free(in->bytes);
-    memset(in, 0, sizeof *in);
+    in->bytes = NULL;
 }

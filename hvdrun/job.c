@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +25,8 @@
 #include "hvdrun/spec.h"
 #include "hvdrun/strays.h"
 #include "proto/base/clock.h"
+#include "proto/base/env.h"
+#include "proto/base/limits.h"
 #include "proto/base/log.h"
 
 extern char **environ;
@@ -38,6 +40,15 @@ static const char *peer_name(const struct hvi_job_peer *p, char *out, size_t cap
     else
         snprintf(out, cap, "the agent on %s", p->job->plan->host[p->host].name);
     return out;
+}
+
+static int64_t lease_s(void)
+{
+    int64_t seconds = HVI_LEASE_DEFAULT_S;
+
+    (void)hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S, HVI_LEASE_MIN_S,
+                      HVI_LEASE_MAX_S, &seconds, NULL);
+    return seconds;
 }
 
 static char *text_of(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -151,6 +162,7 @@ static void begin_end(struct hvi_job *j)
     uv_timer_stop(&j->start_timer);
     limit_ms = j->asked ? HVI_JOB_DRAIN_MS : HVI_JOB_END_MS;
     uv_timer_start(&j->end_timer, end_cb, limit_ms, limit_ms);
+    hvi_job_wake_peers(j);
     hvi_input_close(&j->input);
     for (size_t i = 0; i < j->plan->nhosts; i++)
         if (j->agent[i].started) {
@@ -188,6 +200,8 @@ void hvi_job_check_over(struct hvi_job *j)
         return;
     hvi_job_conclude(j);
     if (hvi_job_io_idle(j))
+        hvi_job_tell_lost(j);
+    if (hvi_job_io_idle(j)) /* also of those lines */
         close_all(j);
 }
 
@@ -213,10 +227,64 @@ static void check_peer(struct hvi_job_peer *p)
     hvi_job_check_over(j);
 }
 
+/* Nothing is wrong yet: somebody may be at it with a debugger. */
+static void note_stopped(struct hvi_job_peer *p, bool stopped)
+{
+    struct hvi_job *j = p->job;
+    char name[HVI_HOST_NAME_MAX + 32];
+    bool before = p->stopped;
+
+    p->stopped = stopped;
+    if (before == stopped || p->remote || j->phase != HVI_JOB_RUNNING || j->stopping ||
+        j->trouble_ms != 0)
+        return; /* an ssh that is stopped holds up output, no more */
+    peer_name(p, name, sizeof name);
+    if (stopped)
+        hvi_job_say(j,
+                    "%s (pid %d) is stopped (SIGSTOP); the job ends unless it goes on "
+                    "within %" PRId64 " s (kill -CONT %d)",
+                    name, (int)p->proc.pid, lease_s(), (int)p->proc.pid);
+    else
+        hvi_job_say(j, "%s (pid %d) goes on", name, (int)p->proc.pid);
+}
+
+static const struct hvi_job_peer *next_peer(const struct hvi_job *j, size_t i)
+{
+    return i == 0 ? &j->coord : i <= j->plan->nhosts ? &j->agent[i - 1] : NULL;
+}
+
+/* Others report that they heard nothing for too long; whose fault that is we see. */
+static void blame_stopped(struct hvi_job *j)
+{
+    const struct hvi_job_peer *p;
+    char name[HVI_HOST_NAME_MAX + 32];
+
+    for (size_t i = 0; (p = next_peer(j, i)) != NULL; i++)
+        if (p->started && !p->reaped && p->stopped && !p->remote)
+            set_text(
+                &j->fatal_text,
+                text_of("%s (pid %d) is stopped (SIGSTOP) and was not heard of for "
+                        "too long; the job ends",
+                        peer_name(p, name, sizeof name), (int)p->proc.pid));
+}
+
+void hvi_job_wake_peers(struct hvi_job *j)
+{
+    const struct hvi_job_peer *p;
+
+    for (size_t i = 0; (p = next_peer(j, i)) != NULL; i++)
+        if (p->started && !p->reaped && p->stopped)
+            kill(p->proc.pid, SIGCONT);
+}
+
 static void reap(struct hvi_job_peer *p, pid_t pid, int status)
 {
     if (!p->started || p->proc.pid != pid)
         return;
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+        note_stopped(p, WIFSTOPPED(status));
+        return;
+    }
     p->reaped = true;
     p->wait_status = status;
     check_peer(p);
@@ -228,7 +296,7 @@ static void reap_all(struct hvi_job *j)
     int status;
     pid_t pid;
 
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+    while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
         reap(&j->coord, pid, status);
         for (size_t i = 0; i < j->plan->nhosts; i++)
             reap(&j->agent[i], pid, status);
@@ -416,6 +484,7 @@ static void agent_frame(struct hvi_chan *c, const struct hvi_msg *msg)
                             ((const Hvi__OutputAck *)msg->body)->bytes);
         break;
     case HVI_MSG_AGENT_ERROR:
+        blame_stopped(j);
         set_text(&j->agent_text, text_of("%s: %s", j->plan->host[p->host].name,
                                          ((const Hvi__AgentError *)msg->body)->text));
         hvi_job_trouble(j, false);
@@ -440,6 +509,7 @@ static void on_note(struct hvi_job *j, const Hvi__CoordNote *m)
         hvi_job_say(j, "%s", m->text);
         break;
     case 3:
+        blame_stopped(j);
         set_text(&j->fatal_text, text_of("%s", m->text));
         hvi_job_trouble(j, false);
         break;
@@ -574,7 +644,7 @@ static void signal_cb(uv_signal_t *s, int signo)
         hvi_job_signal(s->data, signo);
 }
 
-static void watch_signals(struct hvi_job *j)
+static enum hvd_status watch_signals(struct hvi_job *j, struct hvi_err *err)
 {
     static const int list[] = {SIGCHLD, SIGINT,  SIGTERM, SIGHUP,   SIGQUIT, SIGUSR1,
                                SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH, SIGALRM};
@@ -587,11 +657,13 @@ static void watch_signals(struct hvi_job *j)
         if ((list[i] == SIGHUP || list[i] == SIGTSTP) &&
             sigaction(list[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN)
             continue;
-        uv_signal_init(&j->loop, s);
+        if (uv_signal_init(&j->loop, s) != 0)
+            return hvi_fail(err, HVD_EIO, "cannot watch signals");
         s->data = j;
         uv_signal_start(s, signal_cb, list[i]);
         j->nsignals++;
     }
+    return HVD_OK;
 }
 
 static void limit_cb(uv_timer_t *t)
@@ -665,9 +737,10 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
     if (rc != HVD_OK)
         return rc;
     init_timers(j);
-    watch_signals(j);
+    rc = watch_signals(j, err);
     j->phase = HVI_JOB_RUNNING;
-    rc = hvi_job_io_init(j, err);
+    if (rc == HVD_OK)
+        rc = hvi_job_io_init(j, err);
     if (rc == HVD_OK)
         rc = make_place(j, err);
     if (rc == HVD_OK)
@@ -696,24 +769,37 @@ static void await_orphans(void)
     hvi_strays_kill(0, HVI_JOB_END_MS);
 }
 
-/* Below this the event loop itself cannot work. */
-#define FDS_MIN 32
+/* The event loop, its signals and threads; what a fork has open for a moment; a peer. */
+#define FDS_OF_OUR_OWN 24
+#define FDS_PER_HOST 3
+/* ... and what those need who start with this limit. They look for themselves; here, so
+ * that the number in the message is enough. */
+#define FDS_OF_COORDINATOR 44
+#define FDS_OF_AGENT 28
+#define FDS_OF_A_RANK 4
+#define MEMORY_OF_OUR_OWN ((size_t)8 << 20)
 
-static enum hvd_status raise_fd_limit(struct hvi_err *err)
+/* What libuv would abort for, and what would fail half way. */
+static enum hvd_status check_limits(const struct hvi_job *j, struct hvi_err *err)
 {
-    struct rlimit r;
+    size_t np = (size_t)j->plan->np;
+    size_t need = FDS_OF_OUR_OWN + j->plan->nhosts * FDS_PER_HOST +
+                  (j->opts->output_dir != NULL ? 2 * np : 0);
+    size_t local = j->plan->host[0].remote ? 0 : (size_t)j->plan->host[0].slots;
+    char whom[48];
+    enum hvd_status rc;
 
-    if (getrlimit(RLIMIT_NOFILE, &r) != 0)
-        return HVD_OK;
-    if (r.rlim_cur < r.rlim_max) {
-        r.rlim_cur = r.rlim_max < 65536 ? r.rlim_max : 65536;
-        (void)setrlimit(RLIMIT_NOFILE, &r);
-    }
-    if (r.rlim_cur >= FDS_MIN)
-        return HVD_OK;
-    return hvi_fail(err, HVD_ELIMIT,
-                    "the limit of %llu open files is too small; raise it (ulimit -n)",
-                    (unsigned long long)r.rlim_cur);
+    if (need < np + FDS_OF_COORDINATOR)
+        need = np + FDS_OF_COORDINATOR;
+    if (need < FDS_OF_AGENT + local * FDS_OF_A_RANK)
+        need = FDS_OF_AGENT + local * FDS_OF_A_RANK;
+    if (local > 0 && j->opts->stdin_rank == -2)
+        need += local;
+    hvi_limits_raise_fds();
+    snprintf(whom, sizeof whom, "%zu rank%s%s", np, np == 1 ? "" : "s",
+             j->opts->output_dir != NULL ? " with files" : "");
+    rc = hvi_limits_fds(need, whom, err);
+    return rc == HVD_OK ? hvi_limits_memory(MEMORY_OF_OUR_OWN, err) : rc;
 }
 
 static void fini(struct hvi_job *j)
@@ -745,8 +831,8 @@ int hvi_job_run(const struct hvi_opts *opts, const struct hvi_plan *plan)
     signal(SIGXFSZ, SIG_IGN);  /* a file over the limit is an error of write() */
     prctl(PR_SET_DUMPABLE, 0); /* the job key is in memory: no core, no ptrace */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (raise_fd_limit(&err) != HVD_OK || begin(j, &err) != HVD_OK) {
-        if (!j->handles_open) {
+    if (check_limits(j, &err) != HVD_OK || begin(j, &err) != HVD_OK) {
+        if (!j->handles_open || j->nsinks == 0) {
             fprintf(stderr, "hvdrun: %s\n", err.text);
             fini(j);
             return HVI_EXIT_LAUNCHER;

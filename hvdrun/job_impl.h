@@ -59,6 +59,7 @@ struct hvi_job_peer {
     bool started, up, spec_sent, chan_ended, reaped;
     int wait_status;
     char why[160]; /* a damaged channel */
+    bool stopped;  /* by SIGSTOP, as far as we know: it is our child */
     bool remote;   /* proc is the ssh that leads to it */
     struct hvi_job_words words;
 };
@@ -93,6 +94,10 @@ struct hvi_job {
     int nsinks;
     int (*file)[2]; /* [np] --output-filename, or NULL */
     char stamp[64];
+    int file_error; /* the first of a file's, an errno; 0: none */
+    char file_name[64];
+    uint64_t file_lost_bytes;
+    bool told_lost;
     struct hvi_input input;
     uint64_t stdin_sent;
     /* timers and signals */
@@ -126,6 +131,8 @@ void hvi_job_output(struct hvi_job *j, const Hvi__Output *m);
 void hvi_job_input_start(struct hvi_job *j);
 void hvi_job_input_acked(struct hvi_job *j, int rank, uint64_t bytes);
 void hvi_job_flush(struct hvi_job *j);
+/** Names, once, what could not be written; then the status is not 0. */
+void hvi_job_tell_lost(struct hvi_job *j);
 
 /* jobend.c */
 /** Something went wrong: the verdict follows once it has settled; now: at once. */
@@ -155,6 +162,8 @@ void hvi_job_ssh_close(struct hvi_job_peer *p);
 /* job.c */
 void hvi_job_send_all(struct hvi_job *j, uint32_t type, const void *body);
 void hvi_job_check_over(struct hvi_job *j);
+/** What was stopped (SIGSTOP) goes on, so that it can end. */
+void hvi_job_wake_peers(struct hvi_job *j);
 /** Ends hvdrun at once, whatever is still there. */
 void hvi_job_leave(struct hvi_job *j);
 

@@ -30,6 +30,7 @@ void hvi_job_stop(struct hvi_job *j, int64_t grace_ms)
     j->stopping = true;
     j->killing = grace_ms == 0;
     msg.grace_ms = (uint32_t)grace_ms;
+    hvi_job_wake_peers(j);
     hvi_job_send_all(j, HVI_MSG_STOP, &msg);
     uv_timer_start(&j->stop_timer, hvi_job_stuck_cb,
                    (uint64_t)grace_ms + HVI_JOB_STUCK_MS, 0);

@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "hvdrun/exitcode.h"
 #include "hvdrun/job_impl.h"
 #include "proto/base/clock.h"
-#include "proto/base/log.h"
 
 /* ---- --output-filename DIR: DIR/rank.N/stdout and stderr, N padded to equal width */
 
@@ -52,10 +52,19 @@ static enum hvd_status open_files(struct hvi_job *j, struct hvi_err *err)
     return rc;
 }
 
+static void note_file_loss(struct hvi_job *j, const char *name, int error)
+{
+    if (j->file_error != 0)
+        return;
+    j->file_error = error;
+    snprintf(j->file_name, sizeof j->file_name, "%s", name);
+}
+
 static void write_file(struct hvi_job *j, int rank, int stream, const uint8_t *data,
                        size_t size_bytes)
 {
     int *fd = &j->file[rank][stream - 1];
+    char name[64];
 
     while (*fd >= 0 && size_bytes > 0) {
         ssize_t n = write(*fd, data, size_bytes);
@@ -63,15 +72,18 @@ static void write_file(struct hvi_job *j, int rank, int stream, const uint8_t *d
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
-            hvi_job_say(j, "--output-filename: rank %d's file: %s; it ends here", rank,
-                        strerror(errno));
+            snprintf(name, sizeof name, "rank %d's %s", rank,
+                     stream == 1 ? "stdout" : "stderr");
+            note_file_loss(j, name, errno);
             close(*fd);
             *fd = -1;
-            return;
+            break;
         }
         data += n;
         size_bytes -= (size_t)n;
     }
+    if (*fd < 0)
+        j->file_lost_bytes += size_bytes;
 }
 
 /* ---- output */
@@ -101,13 +113,6 @@ static void written_cb(void *data)
 {
     struct hvi_job *j = data;
 
-    for (int i = 0; i < j->nsinks; i++) {
-        if (j->sink[i].broken && j->sink[i].error != 0) {
-            hvi_log_info("output", "%s: %s; what the ranks write there is dropped",
-                         i == 0 ? "stdout" : "stderr", uv_strerror(j->sink[i].error));
-            j->sink[i].error = 0;
-        }
-    }
     if (backlog(j) < HVI_JOB_SINK_HIGH_BYTES) {
         for (int r = 0; r < j->plan->np; r++)
             for (int s = 1; s <= 2; s++)
@@ -190,6 +195,37 @@ void hvi_job_say(struct hvi_job *j, const char *fmt, ...)
     hvi_job_flush(j);
 }
 
+/* ---- output that could not be written */
+
+/* A reader that went away wants no more: that is no loss. */
+static bool lost_some(const struct hvi_sink *s)
+{
+    return s->broken && s->error != EPIPE && s->lost_bytes > 0;
+}
+
+void hvi_job_tell_lost(struct hvi_job *j)
+{
+    bool lost = j->file_error != 0;
+
+    if (j->told_lost)
+        return;
+    j->told_lost = true;
+    for (int i = 0; i < j->nsinks; i++) {
+        if (!lost_some(&j->sink[i]))
+            continue;
+        lost = true;
+        hvi_job_say(j, "%s: %s: %llu bytes of output were lost",
+                    i == 0 ? "stdout" : "stderr", strerror(j->sink[i].error),
+                    (unsigned long long)j->sink[i].lost_bytes);
+    }
+    if (j->file_error != 0)
+        hvi_job_say(j, "--output-filename: %s: %s: %llu bytes of output were lost",
+                    j->file_name, strerror(j->file_error),
+                    (unsigned long long)j->file_lost_bytes);
+    if (lost && j->status <= 0)
+        j->status = HVI_EXIT_LAUNCHER;
+}
+
 /* ---- input */
 
 /* What the slowest reader has not taken yet; 0 when nobody reads any more. */
@@ -223,8 +259,7 @@ static void input_cb(void *data, const char *bytes, size_t n)
 
 void hvi_job_input_start(struct hvi_job *j)
 {
-    if (j->opts->stdin_rank != -1 && j->input.loop == NULL)
-        hvi_input_start(&j->input, &j->loop, input_cb, j);
+    hvi_input_start(&j->input);
 }
 
 void hvi_job_input_acked(struct hvi_job *j, int rank, uint64_t bytes)
@@ -249,15 +284,23 @@ static bool same_file(void)
 enum hvd_status hvi_job_io_init(struct hvi_job *j, struct hvi_err *err)
 {
     bool one = same_file();
+    enum hvd_status rc = HVD_OK;
 
     if (hvi_outmux_init(&j->mux, j->plan->np, j->opts->prefix, one) != HVD_OK ||
         hvi_report_init(&j->report, j->plan->np) != HVD_OK)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     j->nsinks = one ? 1 : 2;
-    for (int i = 0; i < j->nsinks; i++)
-        hvi_sink_init(&j->sink[i], &j->loop, 1 + i, &j->mux.sink[i].text, written_cb,
-                      j);
-    return j->opts->output_dir != NULL ? open_files(j, err) : HVD_OK;
+    for (int i = 0; i < j->nsinks; i++) {
+        struct hvi_err why = {""};
+        enum hvd_status one_rc = hvi_sink_init(
+            &j->sink[i], &j->loop, 1 + i, &j->mux.sink[i].text, written_cb, j, &why);
+
+        if (rc == HVD_OK && one_rc != HVD_OK)
+            rc = hvi_fail(err, one_rc, "%s", why.text);
+    }
+    if (rc == HVD_OK && j->opts->stdin_rank != -1)
+        rc = hvi_input_open(&j->input, &j->loop, input_cb, j, err);
+    return rc == HVD_OK && j->opts->output_dir != NULL ? open_files(j, err) : rc;
 }
 
 bool hvi_job_io_idle(const struct hvi_job *j)

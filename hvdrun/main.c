@@ -14,6 +14,7 @@
 #include "hvdrun/plan.h"
 #include "hvdrun/spec.h"
 #include "hvdrun/topo/topo.h"
+#include "proto/base/env.h"
 #include "proto/base/log.h"
 
 static int complain(const struct hvi_err *err, enum hvd_status rc)
@@ -73,7 +74,13 @@ static enum hvd_status check_settings(const struct hvi_opts *o, struct hvi_err *
 {
     Hvi__CoordConfig unused = HVI__COORD_CONFIG__INIT;
 
-    return hvi_spec_settings(o, &unused, err);
+    int64_t lease_s;
+    enum hvd_status rc = hvi_spec_settings(o, &unused, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    return hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S, HVI_LEASE_MIN_S,
+                       HVI_LEASE_MAX_S, &lease_s, err);
 }
 
 static int run(const struct hvi_opts *o)

@@ -110,9 +110,11 @@ void hvi_optdoc_help(FILE *out)
           "first failed\n"
           "rank's status, or 128 + the signal that killed it; 2 bad usage, 124 time "
           "limit,\n"
-          "125 hvdrun or a helper failed or the ranks did not come together, 126 the "
-          "program\n"
-          "cannot be executed, 127 it was not found, 130 after Ctrl-C.\n",
+          "125 hvdrun or a helper failed, the ranks did not come together, or their "
+          "output\n"
+          "could not be written; 126 the program cannot be executed, 127 it was not "
+          "found,\n"
+          "130 after Ctrl-C.\n",
           out);
 }
 
@@ -213,7 +215,10 @@ void hvi_optdoc_man(FILE *out)
         ".TP\n2\nThe command line, a host file or the configuration is wrong.\n"
         ".TP\n124\nThe time limit was reached.\n"
         ".TP\n125\nhvdrun or one of its helpers failed, or the ranks did not come "
-        "together.\n"
+        "together, or output of theirs could not be written (a full disk). A reader "
+        "that "
+        "goes away (| head) is no failure: the job goes on, what comes later is "
+        "dropped.\n"
         ".TP\n126, 127\nThe program cannot be executed, or was not found.\n"
         ".TP\n128+n\nA rank was killed by signal n, or hvdrun was asked to end by it.\n"
         ".PP\nAny other status is that of the rank that failed first.\n"

@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "proto/base/limits.h"
+
 enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX], struct hvi_err *err)
 {
     char self[PATH_MAX];
@@ -52,6 +54,7 @@ static _Noreturn void child(char *const argv[], int in, int out, int err_fd,
         signal(s, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    hvi_limits_restore_fds();
     if (dup2(in, 0) == 0 && dup2(out, 1) == 1 && (err_fd < 0 || dup2(err_fd, 2) == 2))
         execvp(argv[0], argv);
     e = errno;

@@ -1,14 +1,13 @@
 #include "hvdrun/rundir.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "proto/base/tmpdir.h"
 #include "proto/sec/handshake.h"
 
 enum hvd_status hvi_rundir_make(char out[HVI_RUNDIR_MAX], struct hvi_err *err)
@@ -24,7 +23,9 @@ enum hvd_status hvi_rundir_make(char out[HVI_RUNDIR_MAX], struct hvi_err *err)
         n = snprintf(path, sizeof path, "%s/hvd-XXXXXX", bases[i]);
         if (n < 0 || n >= (int)sizeof path)
             continue;
+        hvi_tmpdir_sweep(bases[i]);
         if (mkdtemp(path) != NULL) {
+            (void)hvi_tmpdir_lock(path); /* until we end, however that comes */
             memcpy(out, path, sizeof path);
             return HVD_OK;
         }
@@ -33,53 +34,9 @@ enum hvd_status hvi_rundir_make(char out[HVI_RUNDIR_MAX], struct hvi_err *err)
                     strerror(errno));
 }
 
-/* The content of an open directory, at most three levels deep. Takes fd. */
-static void empty(int fd, int depth)
-{
-    DIR *d = fdopendir(fd);
-    const struct dirent *e;
-
-    if (d == NULL) {
-        close(fd);
-        return;
-    }
-    while ((e = readdir(d)) != NULL) {
-        int sub;
-
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        if (unlinkat(dirfd(d), e->d_name, 0) == 0 || errno == ENOENT || depth >= 3)
-            continue;
-        sub = openat(dirfd(d), e->d_name,
-                     O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (sub >= 0)
-            empty(sub, depth + 1);
-        unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR);
-    }
-    closedir(d);
-}
-
 void hvi_rundir_remove(const char *path)
 {
-    const char *name = strrchr(path, '/');
-    struct stat st;
-
-    if (name == NULL || strncmp(name, "/hvd-", 5) != 0)
-        return;
-    /* again when somebody added an entry between emptying and removing */
-    for (int i = 0; i < 5; i++) {
-        int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-
-        if (fd < 0)
-            return;
-        if (fstat(fd, &st) != 0 || st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
-            close(fd);
-            return;
-        }
-        empty(fd, 0);
-        if (rmdir(path) == 0)
-            return;
-    }
+    hvi_tmpdir_remove(path);
 }
 
 enum hvd_status hvi_rundir_put_key(const char *dir, const uint8_t *key, char *out,

@@ -10,14 +10,11 @@
 #define HVI_RUNDIR_MAX 64
 
 /** ${XDG_RUNTIME_DIR:-/tmp}/hvd-XXXXXX, 0700; /tmp when that directory is too long a
- * name, missing or not ours to write. */
+ * name, missing or not ours to write. Locked as long as this process lives; those of
+ * the dead that lie there are removed. */
 enum hvd_status hvi_rundir_make(char out[HVI_RUNDIR_MAX], struct hvi_err *err);
 
-/**
- * Removes it with all in it. Refuses what hvi_rundir_make() cannot have made: another
- * owner, other rights, a symbolic link, another name. Silent; also called by the
- * keeper.
- */
+/** hvi_tmpdir_remove(); also called by the keeper. */
 void hvi_rundir_remove(const char *path);
 
 /** Writes the job key as `key` (0600, hex) for the workers; out: its path. */

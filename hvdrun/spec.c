@@ -236,6 +236,36 @@ static void set_key(const struct hvi_spec *s, ProtobufCBinaryData *key,
     job_id->len = HVI_JOB_ID_BYTES;
 }
 
+static size_t bytes_of(const ProtobufCBinaryData *b, size_t n)
+{
+    size_t sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += b[i].len + 1;
+    return sum;
+}
+
+/* Which limit of PROTOCOL.md section 7 it was. */
+static enum hvd_status say_limit(const Hvi__JobSpec *m, struct hvi_err *err)
+{
+    size_t env_bytes = 0;
+
+    if (m->n_argv > HVI_ARGV_MAX)
+        return hvi_fail(err, HVD_ELIMIT,
+                        "the command has %zu arguments; at most %d are possible",
+                        m->n_argv, HVI_ARGV_MAX);
+    if (m->n_env > HVI_ENV_MAX)
+        return hvi_fail(err, HVD_ELIMIT,
+                        "the environment has %zu variables; at most %d are possible",
+                        m->n_env, HVI_ENV_MAX);
+    for (size_t i = 0; i < m->n_env; i++)
+        env_bytes += m->env[i]->name.len + m->env[i]->value.len + 2;
+    return hvi_fail(err, HVD_ELIMIT,
+                    "the command (%zu bytes) and the environment (%zu variables, %zu "
+                    "bytes) do not fit into 1 MiB",
+                    bytes_of(m->argv, m->n_argv), m->n_env, env_bytes);
+}
+
 enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
                                struct hvi_buf *out, struct hvi_err *err)
 {
@@ -274,10 +304,7 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
     msg.tty_output = s->tty;
     rc = hvi_msg_put(out, HVI_MSG_JOB_SPEC, &msg);
     if (rc == HVD_ELIMIT)
-        rc = hvi_fail(
-            err, rc,
-            "the command and the environment (%zu variables) do not fit into 1 MiB",
-            vars.n);
+        rc = say_limit(&msg, err);
     else if (rc != HVD_OK)
         rc = hvi_fail(err, rc, "%s", hvi_status_text(rc));
 done:

@@ -38,6 +38,19 @@ static bool stale(const char *path)
     return refused;
 }
 
+static bool no_folder(const char *path)
+{
+    char folder[sizeof((struct sockaddr_un *)0)->sun_path];
+    char *slash;
+
+    snprintf(folder, sizeof folder, "%s", path);
+    slash = strrchr(folder, '/');
+    if (slash == NULL || slash == folder)
+        return false;
+    *slash = '\0';
+    return access(folder, F_OK) != 0;
+}
+
 static enum hvd_status listen_unix(struct hvi_listener *l, uv_loop_t *loop,
                                    const char *path, uv_connection_cb cb,
                                    struct hvi_err *err)
@@ -55,6 +68,8 @@ static enum hvd_status listen_unix(struct hvi_listener *l, uv_loop_t *loop,
     if (rc == UV_EADDRINUSE && stale(path) && unlink(path) == 0)
         rc = uv_pipe_bind(&l->u.pipe, path);
     umask(before);
+    if (rc == UV_EACCES && no_folder(path))
+        rc = UV_ENOENT; /* libuv says EACCES for both */
     snprintf(l->endpoint, sizeof l->endpoint, "unix:%s", path);
     if (rc == 0)
         rc = uv_listen(&l->u.stream, HVI_LISTEN_BACKLOG, cb);

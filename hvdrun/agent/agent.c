@@ -27,6 +27,8 @@
 #include "hvdrun/strays.h"
 #include "hvdrun/topo/topo.h"
 #include "proto/base/clock.h"
+#include "proto/base/env.h"
+#include "proto/base/limits.h"
 #include "proto/base/log.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -522,19 +524,50 @@ static enum hvd_status take_spec(struct agent *a, const Hvi__JobSpec *s,
     return put_place(a, s, err);
 }
 
+/* It comes along with the environment of the ranks; hvdrun has checked it. */
+static void set_lease(struct agent *a)
+{
+    const char *text = hvi_jobenv_get(&a->env, HVI_LEASE_ENV);
+    int64_t seconds;
+
+    if (text != NULL && text[0] != '\0' &&
+        hvi_parse_int(HVI_LEASE_ENV, text, HVI_LEASE_MIN_S, HVI_LEASE_MAX_S, &seconds,
+                      NULL) == HVD_OK)
+        hvi_link_set_lease(&a->link, seconds * 1000);
+}
+
+/* Of each rank: two pipes, a pidfd and, until it has begun, the pipe that tells how. */
+#define FDS_PER_RANK 4
+#define FDS_OF_A_START 12
+
+static enum hvd_status check_limits(const struct agent *a, struct hvi_err *err)
+{
+    size_t need = FDS_OF_A_START + (size_t)a->nranks * FDS_PER_RANK;
+    char whom[48];
+
+    for (int i = 0; i < a->nranks; i++)
+        need += a->stdin_rank == -2 || a->stdin_rank == a->ranks[i].rank;
+    snprintf(whom, sizeof whom, "%d rank%s here", a->nranks, a->nranks == 1 ? "" : "s");
+    return hvi_limits_fds(need, whom, err);
+}
+
 static void on_spec(struct agent *a, const Hvi__JobSpec *s)
 {
     struct hvi_err err = {""};
     enum hvd_status rc = take_spec(a, s, &err);
 
     a->have_spec = a->nranks > 0;
+    if (rc == HVD_OK)
+        rc = check_limits(a, &err);
     if (rc == HVD_OK && a->stopping)
         stop_ranks(a, 0);
     else if (rc == HVD_OK)
         rc = hvi_link_open(&a->link, &a->loop, s->coordinator, s->key.data,
                            s->job_id.data, &link_ops, a, &err);
-    if (rc == HVD_OK)
+    if (rc == HVD_OK) {
+        set_lease(a);
         return;
+    }
     send_error(a, rc, err.text);
     stop_ranks(a, 0);
 }
@@ -685,6 +718,7 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
     static struct agent agent;
     struct agent *a = &agent;
     struct hvi_err err = {""};
+    int rc;
 
     a->keeper = keeper;
     a->rundir = rundir;
@@ -693,15 +727,19 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     a->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     use_cgroup(a);
-    if (a->null_fd < 0 || uv_loop_init(&a->loop) != 0 ||
-        hvi_chan_open(&a->chan, &a->loop, in_fd, out_fd, &chan_ops, a, &err) !=
-            HVD_OK) {
+    rc = a->null_fd < 0 ? -errno : uv_loop_init(&a->loop);
+    if (rc == 0)
+        rc = uv_poll_init(&a->loop, &a->keeper_poll, keeper->fd);
+    if (rc == 0)
+        rc = uv_signal_init(&a->loop, &a->sigchld);
+    if (rc != 0)
+        (void)hvi_fail(&err, HVD_EIO, "%s", uv_strerror(rc));
+    if (rc != 0 || hvi_chan_open(&a->chan, &a->loop, in_fd, out_fd, &chan_ops, a,
+                                 &err) != HVD_OK) {
         hvi_log_error("agent", "cannot begin: %s", err.text);
         hvi_keeper_stop(keeper);
         return 1;
     }
-    uv_poll_init(&a->loop, &a->keeper_poll, keeper->fd);
-    uv_signal_init(&a->loop, &a->sigchld);
     uv_timer_init(&a->loop, &a->stop_timer);
     uv_timer_init(&a->loop, &a->linger_timer);
     uv_timer_init(&a->loop, &a->leave_timer);

@@ -3,7 +3,7 @@
 /*
  * Happy path: connect, hello, reply, on_up; heartbeats both ways every 2 s; close with
  * FINAL. Failure: refused or no answer within 5 s, another version, a record that does
- * not open, end of file, or a coordinator silent for 15 s: on_down, once, with the
+ * not open, end of file, or a coordinator silent for the lease: on_down, once, with the
  * reason.
  */
 
@@ -90,11 +90,13 @@ static void beat_cb(uv_timer_t *t)
 {
     struct hvi_agent_link *l = t->data;
     Hvi__Heartbeat beat = HVI__HEARTBEAT__INIT;
+    char why[64];
 
     /* Counted in beats, not by the clock: an agent that was stopped itself must first
      * read what has arrived meanwhile. */
-    if (++l->silent_beats > HVI_LINK_LEASE_MS / HVI_LINK_HEARTBEAT_MS) {
-        down(l, true, "nothing heard for 15 s");
+    if (++l->silent_beats > l->lease_ms / HVI_LINK_HEARTBEAT_MS) {
+        snprintf(why, sizeof why, "nothing heard for %g s", (double)l->lease_ms / 1000);
+        down(l, true, why);
         return;
     }
     beat.sent_ms = (uint64_t)hvi_now_ms();
@@ -264,6 +266,7 @@ enum hvd_status hvi_link_open(struct hvi_agent_link *l, uv_loop_t *loop,
     memset(l, 0, sizeof *l);
     l->ops = ops;
     l->data = data;
+    l->lease_ms = HVI_LINK_LEASE_MS;
     l->connect_req.data = l;
     rc = hvi_hs_client_start(&l->hs, key, job_id, HVI_ROLE_AGENT, hello, err);
     if (rc == HVD_OK)
@@ -276,6 +279,11 @@ enum hvd_status hvi_link_open(struct hvi_agent_link *l, uv_loop_t *loop,
     l->timer_open = true;
     uv_timer_start(&l->timer, timeout_cb, HVI_LINK_CONNECT_MS, 0);
     return HVD_OK;
+}
+
+void hvi_link_set_lease(struct hvi_agent_link *l, int64_t lease_ms)
+{
+    l->lease_ms = lease_ms;
 }
 
 void hvi_link_close(struct hvi_agent_link *l)

@@ -10,14 +10,14 @@
 #include "proto/sec/stream.h"
 
 #define HVI_LINK_HEARTBEAT_MS 2000
-#define HVI_LINK_LEASE_MS 15000 /* DESIGN.md section 5 */
+#define HVI_LINK_LEASE_MS 15000 /* unless HVD_LEASE_SECONDS says otherwise */
 #define HVI_LINK_CONNECT_MS 5000
 
 struct hvi_link_ops {
     void (*on_up)(void *data); /* authenticated; messages may be sent */
     void (*on_frame)(void *data, const struct hvi_msg *msg);
     /** Once, also when it never came up; the link is closed then. lease: the connection
-     *  was there, but nothing came through it for HVI_LINK_LEASE_MS. */
+     *  was there, but nothing came through it for the lease. */
     void (*on_down)(void *data, bool lease, const char *why);
 };
 
@@ -37,6 +37,7 @@ struct hvi_agent_link {
     struct hvi_buf rx, plain, frame;
     bool open, up, timer_open;
     int silent_beats;
+    int64_t lease_ms;
 };
 
 /** endpoint: "unix:PATH" or "tcp:ADDRESS:PORT" (numeric). HVD_EINVAL, HVD_EIO. A
@@ -45,6 +46,8 @@ enum hvd_status hvi_link_open(struct hvi_agent_link *l, uv_loop_t *loop,
                               const char *endpoint, const uint8_t *key,
                               const uint8_t *job_id, const struct hvi_link_ops *ops,
                               void *data, struct hvi_err *err);
+/** How long the coordinator may be silent; HVI_LINK_LEASE_MS unless set. */
+void hvi_link_set_lease(struct hvi_agent_link *l, int64_t lease_ms);
 /** Silent when the link is not up. */
 void hvi_link_send(struct hvi_agent_link *l, uint32_t type, const void *body);
 /** Says goodbye (FINAL) when up, and closes. */

@@ -5,12 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
+#include <uv.h>
 
 #include "hvdrun/agent/agent.h"
 #include "hvdrun/rundir.h"
+#include "proto/base/limits.h"
 #include "proto/base/log.h"
+
+#define FDS_OF_OUR_OWN 24 /* the event loop, the keeper, the pipes, the link */
+#define MEMORY_OF_OUR_OWN ((size_t)4 << 20)
 
 static int usage(FILE *f)
 {
@@ -38,17 +42,6 @@ static int take_pipes(int *in_fd, int *out_fd)
     return 0;
 }
 
-/* Two pipes and a pidfd a rank: take what the hard limit allows. */
-static void raise_fd_limit(void)
-{
-    struct rlimit r;
-
-    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
-        r.rlim_cur = r.rlim_max < 65536 ? r.rlim_max : 65536;
-        setrlimit(RLIMIT_NOFILE, &r);
-    }
-}
-
 int main(int argc, char **argv)
 {
     const char *dir = NULL;
@@ -74,8 +67,19 @@ int main(int argc, char **argv)
         return usage(stderr);
     hvi_log_setup("hvd-agent", HVI_LOG_WARN);
     signal(SIGTTOU, SIG_IGN); /* our group is in the background of the terminal */
+    /* libuv aborts when it polls a file */
+    if (uv_guess_handle(0) != UV_NAMED_PIPE || uv_guess_handle(1) != UV_NAMED_PIPE) {
+        hvi_log_error("agent", "stdin and stdout must be pipes");
+        return 2;
+    }
+    hvi_limits_raise_fds();
+    if (hvi_limits_fds(FDS_OF_OUR_OWN, "hvd-agent", &err) != HVD_OK ||
+        hvi_limits_memory(MEMORY_OF_OUR_OWN, &err) != HVD_OK) {
+        hvi_log_error("agent", "%s", err.text);
+        return 1;
+    }
     if (take_pipes(&in_fd, &out_fd) != 0) {
-        hvi_log_error("agent", "stdin and stdout must be pipes: %s", strerror(errno));
+        hvi_log_error("agent", "stdin and stdout: %s", strerror(errno));
         return 1;
     }
     if (dir == NULL && hvi_rundir_make(made, &err) != HVD_OK) {
@@ -88,6 +92,5 @@ int main(int argc, char **argv)
         return 1;
     }
     prctl(PR_SET_DUMPABLE, 0); /* the job key will be in memory: no core, no ptrace */
-    raise_fd_limit();
     return hvi_agent_run(in_fd, out_fd, dir != NULL ? dir : made, &keeper);
 }

@@ -8,6 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "proto/base/limits.h"
+
 int hvi_pidfd_open(pid_t pid)
 {
     return (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by itself */
@@ -29,6 +31,7 @@ static void reset_signals(void)
         signal(s, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    hvi_limits_restore_fds();
 }
 
 static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,

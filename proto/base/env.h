@@ -6,6 +6,13 @@
 
 #include "proto/base/err.h"
 
+/** Seconds without a heartbeat after which an agent or the coordinator counts as lost;
+ *  15 when it is not set. */
+#define HVI_LEASE_ENV "HVD_LEASE_SECONDS"
+#define HVI_LEASE_DEFAULT_S 15
+#define HVI_LEASE_MIN_S 3 /* one beat, every 2 s, may come late */
+#define HVI_LEASE_MAX_S 86400
+
 /** NULL when neither is set or it is empty. Borrowed from the environment. */
 const char *hvi_env(const char *name);
 /** Decimal integer in [min, max]; fallback when unset. HVD_EINVAL names the variable. */

@@ -66,9 +66,20 @@ echo "ok descriptor limit: status 125"
 
 (
     for i in $(seq 9); do export HVD_BIG_$i="$(cat blob | head -c 130000)"; done
-    bad 125 "the command and the environment .* do not fit" -np 1 true
+    bad 125 "the command \(5 bytes\) and the environment \([0-9]+ variables, 11[0-9]{5} bytes\) do not fit into 1 MiB" -np 1 true
 ) || exit 1
 echo "ok environment larger than a message: status 125"
+
+# shellcheck disable=SC2046
+bad 125 "the command has 16400 arguments; at most 16384 are possible" -np 1 echo $(seq 16399)
+run hvdrun -np 1 sh -c 'echo $#' sh $(seq 16380)
+expect_status 0
+expect_line out ':16380$'
+(
+    for i in $(seq 8200); do export "V$i="; done
+    bad 125 "the environment has 8[0-9]{3} variables; at most 8192 are possible" -np 1 true
+) || exit 1
+echo "ok more arguments or variables than a message may have: the limit is named"
 
 (
     cp "$HVD_BUILD/bin/hvdrun" . || exit 1
@@ -89,9 +100,11 @@ END
 # through pipes: the test's own files would meet the limit too
 said=$(python3 limited.py 0 hvdrun -np 2 true 2>&1) && die "no room for the key, and status 0"
 [[ $said == *'key: File too large' ]] || die "no room for the key: $said"
-said=$(python3 limited.py 10240 hvdrun --output-filename small -np 1 sh -c 'head -c 100000 /dev/zero; echo' 2>&1 >/dev/null) ||
-    die "a full output file ends the job"
-[[ $said == *"rank 0's file: File too large"* ]] || die "a full output file: $said"
+said=$(python3 limited.py 10240 hvdrun --output-filename small -np 1 sh -c 'head -c 100000 /dev/zero; echo' 2>&1 >/dev/null)
+status=$?
+[ $status = 125 ] || die "a full output file: status $status, not 125"
+[ "$said" = "hvdrun: --output-filename: rank 0's stdout: File too large: 89761 bytes of output were lost" ] ||
+    die "a full output file: $said"
 echo "ok the file size limit is an error with a line, not a signal"
 
 # helpers of another version say so in their first message

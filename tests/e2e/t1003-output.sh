@@ -127,6 +127,30 @@ hvdrun -np 2 sh -c 'yes | head -n 300000' 2>err | head -n 1 >first
 [ "${PIPESTATUS[0]}" = 0 ] || die "status ${PIPESTATUS[0]} when the reader goes away"
 echo "ok a reader that goes away does not end the job"
 
+# $1 = stdout or stderr, $2 = status of the ranks; the last run lost what they wrote there
+lost() {
+    expect_status "$2"
+    expect_line err "^hvdrun: $1: No space left on device: [0-9]+ bytes of output were lost$"
+    [ "$(grep -c 'bytes of output' err)" = 1 ] || die "not once"
+}
+run eval 'hvdrun -np 2 echo hello >/dev/full'
+lost stdout 125
+grep -q ': 36 bytes' err || die "two lines of 18 bytes were lost"
+run eval 'hvdrun -np 1 sh -c "yes | head -c 3000000; exit 3" >/dev/full'
+lost stdout 3
+run eval 'hvdrun -np 1 sh -c "echo hello; echo word >&2" 2>/dev/full'
+expect_status 125
+expect_line out hello
+run eval 'hvdrun -np 1 echo hello >/dev/full 2>&1'
+expect_status 125
+mkdir -p full/rank.0 && ln -s /dev/full full/rank.0/stdout
+run hvdrun -np 1 --output-filename full sh -c 'echo hello; echo hello'
+expect_status 125
+expect_line out hello
+[ "$(cat err)" = "hvdrun: --output-filename: rank 0's stdout: No space left on device: 12 bytes of output were lost" ] ||
+    die "a file on a full disk"
+echo "ok output that cannot be written is named once, with its bytes; status 125 when the ranks did well"
+
 start=$(now_ms)
 hvdrun -np 2 sh -c 'yes 0123456789012345678901234567890123456789 | head -n 1500000' >big
 rate=$((3000000 * 1000 / ($(now_ms) - start)))

@@ -112,6 +112,21 @@ expect_status 0
 for text in 'Available Frameworks:' 'Available Controllers:' 'Available Tensor Operations:' '\[X\]'; do
     expect_line out "$text"
 done
+mkdir -p fake/torch fake/mxnet && touch fake/torch/__init__.py fake/mxnet/__init__.py
+PYTHONPATH=$T/fake run hvdrun --check-build
+expect_line out '\[X\] PyTorch'
+expect_line out '\[ \] MXNet' # installed, and the package has nothing for it
+expect_line out '\[X\] shared memory'
+expect_line out '\[X\] TCP'
+expect_line out '\[ \] NCCL'
+PYTHONPATH=$T/fake:$HVD_SRC/worker/python HVD_LIBRARY=$HVD_BUILD/lib/libhvd.so.1 python3 -m horovod.check >said
+cmp out said || die "python -m horovod.check says something else"
+(
+    PATH=$HVD_BUILD/bin
+    run hvdrun --check-build
+    [ "$status" = 0 ] || exit 1
+) || die "without python3: not status 0"
+expect_line out '\[ \] PyTorch'
 run hvdrun --dry-run -np 3 -H localhost:2,127.0.0.1:2 ./nothing
 expect_status 0
 expect_line out 'localhost: ranks 0-1'

@@ -40,7 +40,7 @@ refuses 2 '--key-file' $c --np 2 --listen 127.0.0.1:0
 refuses 2 'unexpected argument' $c --np 2 --listen 127.0.0.1:0 --key-file key more
 refuses 2 '--cache-capacity' $c --np 2 --listen 127.0.0.1:0 --key-file key --cache-capacity 9999
 refuses 125 'is not an endpoint' $c --np 2 --listen nowhere --key-file key
-refuses 125 'cannot listen on' $c --np 2 --listen unix:/nonexistent/dir/sock --key-file key
+refuses 125 'cannot listen on unix:/nonexistent/dir/sock: no such file or directory' $c --np 2 --listen unix:/nonexistent/dir/sock --key-file key
 
 refuses 2 'stdin and stdout must be pipes' $c --stdio
 
@@ -65,8 +65,17 @@ refuses 125 'address already in use' $c --np 2 --listen "$where" --key-file key
 
 # the start timeout names who is missing; the coordinator gives up as well
 export HVD_COORDINATOR=$where HVD_KEY_FILE=$T/key
+# a connection of a worker to the coordinator, with a keep-alive timer (/proc/net/tcp: 02)
+port=$(printf %04X "${where##*:}")
+kept_alive() { awk -v to=":$port" '$4 == "01" && index($3, to) && $6 ~ /^02:/ { n++ } END { exit !n }' /proc/net/tcp; }
 status=0
-HVD_RANK=1 timeout 20 "$HVD_BUILD/examples/allreduce" >w.out 2>w.err || status=$?
+HVD_RANK=1 timeout 20 "$HVD_BUILD/examples/allreduce" >w.out 2>w.err &
+worker=$!
+until kept_alive; do
+    kill -0 $worker 2>/dev/null || fail "no connection with keep-alive was seen"
+    sleep 0.01
+done
+wait $worker || status=$?
 [ $status = 1 ] || fail "a lonely worker ended with $status"
 grep -q 'start timeout after 2 s: rank 0: has not connected' w.err || fail "no missing rank named"
 status=0
@@ -97,4 +106,8 @@ HVD_RANK=1 timeout 20 "$HVD_BUILD/examples/allreduce" >w1.out 2>w1.err || fail "
 wait $w0 || fail "rank 0 is disturbed"
 wait $coord || fail "the coordinator ended with $?"
 [ "$(grep -c 'without this job.s key' c2.err)" = 1 ] || fail "one line about the stranger expected"
+refuses 1 'write unix:path' env HVD_COORDINATOR=unix: "$HVD_BUILD/examples/allreduce"
+for where in 127.0.0.1:x 127.0.0.1:0 127.0.0.1:99999 127.0.0.1 :1; do
+    refuses 1 'write host:port' env HVD_COORDINATOR="$where" "$HVD_BUILD/examples/allreduce"
+done
 echo "refusals are well"

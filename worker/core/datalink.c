@@ -18,6 +18,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/env.h"
 #include "proto/base/log.h"
+#include "proto/base/tmpdir.h"
 
 #define LINK_MS 5000     /* for one handshake, PROTOCOL.md section 7 */
 #define STRANGERS_MAX 16 /* unproven links beyond those awaited */
@@ -40,10 +42,13 @@
 
 static enum hvd_status make_dir(struct hvi_listener *l, struct hvi_err *err)
 {
+    static atomic_bool swept;
     const char *base = getenv("XDG_RUNTIME_DIR");
 
     if (base == NULL || base[0] != '/' || strlen(base) > 60 || access(base, W_OK) != 0)
         base = "/tmp";
+    if (!atomic_exchange(&swept, true))
+        hvi_tmpdir_sweep(base);
     snprintf(l->dir, sizeof l->dir, "%s/hvd-XXXXXX", base);
     if (mkdtemp(l->dir) == NULL) {
         enum hvd_status rc = hvi_fail(err, HVD_EIO, "cannot make a directory in %s: %s",

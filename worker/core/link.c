@@ -29,6 +29,7 @@
 #include "worker/core/timeline.h"
 
 #define READ_CHUNK (64 * 1024)
+#define DEAD_MS 15000 /* unacknowledged data, or keep-alives: as an agent's lease */
 #define RETRY_MS                                                                       \
     50 /* between two attempts to reach a coordinator that is not up yet               \
         */
@@ -40,6 +41,9 @@ static enum hvd_status connect_unix(const char *path, int *out, struct hvi_err *
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     int fd;
 
+    if (path[0] == '\0')
+        return hvi_fail(err, HVD_EINVAL,
+                        "HVD_COORDINATOR=unix: names no socket; write unix:path");
     if (strlen(path) >= sizeof sa.sun_path)
         return hvi_fail(err, HVD_EINVAL, "socket path %s is too long", path);
     memcpy(sa.sun_path, path, strlen(path));
@@ -68,7 +72,8 @@ static enum hvd_status split_host_port(const char *text, char host[256], char po
     size_t n = colon != NULL ? (size_t)(colon - text) : 0;
 
     if (colon == NULL || n == 0 || n > 255 || strlen(colon + 1) == 0 ||
-        strlen(colon + 1) > 5)
+        strlen(colon + 1) > 5 || strspn(colon + 1, "0123456789") != strlen(colon + 1) ||
+        strtoul(colon + 1, NULL, 10) < 1 || strtoul(colon + 1, NULL, 10) > 65535)
         return hvi_fail(
             err, HVD_EINVAL,
             "HVD_COORDINATOR=%s: write host:port, [address]:port or unix:path", text);
@@ -104,6 +109,19 @@ static int connect_within(int fd, const struct sockaddr *sa, socklen_t n,
     return error;
 }
 
+/* A host that loses its power says nothing: without an agent only these find out. */
+static void tune_tcp(int fd)
+{
+    static const int one = 1, idle_s = 5, every_s = 5, times = 2, dead_ms = DEAD_MS;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &dead_ms, sizeof dead_ms);
+}
+
 static enum hvd_status connect_tcp(const char *endpoint, int64_t deadline_ms, int *out,
                                    struct hvi_err *err)
 {
@@ -121,7 +139,6 @@ static enum hvd_status connect_tcp(const char *endpoint, int64_t deadline_ms, in
         return hvi_fail(err, HVD_EIO, "HVD_COORDINATOR=%s: %s", endpoint,
                         gai_strerror(error));
     for (struct addrinfo *a = list; a != NULL; a = a->ai_next) {
-        int one = 1;
         int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
         if (fd < 0) {
@@ -130,7 +147,7 @@ static enum hvd_status connect_tcp(const char *endpoint, int64_t deadline_ms, in
         }
         error = connect_within(fd, a->ai_addr, a->ai_addrlen, deadline_ms);
         if (error == 0) {
-            setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+            tune_tcp(fd);
             freeaddrinfo(list);
             *out = fd;
             return HVD_OK;

@@ -122,6 +122,25 @@ static enum hvd_status put_head(struct hvi_trace *t, struct hvi_buf *b)
         (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000, hvi_now_us());
 }
 
+/* Only a file is emptied and kept: a FIFO would wait for its reader, and a cut puts a
+ * new file in the place of this one. */
+static int open_file(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
+    struct stat st = {0};
+    int error = errno;
+
+    if (fd < 0 && error != ENXIO)
+        return -1;
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ftruncate(fd, 0) == 0)
+        return fd;
+    error = fd < 0 || !S_ISREG(st.st_mode) ? ENOTSUP : errno;
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return -1;
+}
+
 enum hvd_status hvi_trace_open(const char *path, int64_t max_bytes,
                                struct hvi_trace **out, struct hvi_err *err)
 {
@@ -138,9 +157,11 @@ enum hvd_status hvi_trace_open(const char *path, int64_t max_bytes,
         rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
         goto done;
     }
-    t->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    t->fd = open_file(path);
     if (t->fd < 0) {
-        rc = fail(t, err);
+        rc = errno == ENOTSUP
+                 ? hvi_fail(err, HVD_EINVAL, "timeline %s: not a regular file", path)
+                 : fail(t, err);
         goto done;
     }
     rc = put_head(t, &head);
@@ -286,7 +307,7 @@ static enum hvd_status cut(struct hvi_trace *t, struct hvi_err *err)
         start = strstr(tail, ",\n{");
     }
     sprintf(tmp, "%s.tmp", t->path);
-    fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    fd = open_file(tmp);
     if (start == NULL || fd < 0 || put_head(t, &head) != HVD_OK ||
         hvi_buf_append(&head, hvi_buf_peek(&t->names), hvi_buf_size(&t->names)) !=
             HVD_OK ||

@@ -179,3 +179,19 @@ Test(tracefile, a_path_that_cannot_be_written_is_named, .timeout = 10)
     cr_assert_eq(hvi_trace_open("/nonexistent/dir/t.json", 1 << 20, &t, &err), HVD_EIO);
     cr_assert_not_null(strstr(err.text, "/nonexistent/dir/t.json"), "%s", err.text);
 }
+
+Test(tracefile, what_is_no_file_is_refused_and_nothing_waits, .timeout = 10)
+{
+    struct hvi_trace *t = NULL;
+    struct hvi_err err = {""};
+
+    make_dir();
+    cr_assert_eq(mkfifo(path, 0600), 0);
+    cr_assert_eq(hvi_trace_open(path, 65536, &t, &err),
+                 HVD_EINVAL); /* would wait here */
+    cr_assert(strstr(err.text, "not a regular file") != NULL, "%s", err.text);
+    cr_assert_eq(hvi_trace_open("/dev/null", 65536, &t, &err), HVD_EINVAL);
+    cr_assert_neq(hvi_trace_open(dir, 65536, &t, &err), HVD_OK);
+    cr_assert_null(t);
+    remove_dir();
+}

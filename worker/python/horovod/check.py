@@ -1,6 +1,7 @@
 """What this installation can do: python -m horovod.check
 
-The report of `hvdrun --check-build`, with the frameworks of this Python marked.
+The report of `hvdrun --check-build`, with the frameworks of this Python marked; hvdrun
+itself asks the python3 on PATH.
 """
 
 import importlib.util
@@ -61,4 +62,9 @@ def report():
 
 
 if __name__ == "__main__":
-    sys.stdout.write(report())
+    if sys.argv[1:] == ["--frameworks"]:  # hvdrun --check-build asks
+        for name, package in FRAMEWORKS:
+            if _works(package):
+                print(name)
+    else:
+        sys.stdout.write(report())
