@@ -98,6 +98,7 @@ struct hvi_job {
     char file_name[64];
     uint64_t file_lost_bytes;
     bool told_lost;
+    bool *hidden; /* [np] of mux, or NULL */
     struct hvi_input input;
     uint64_t stdin_sent;
     /* timers and signals */

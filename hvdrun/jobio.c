@@ -281,6 +281,49 @@ static bool same_file(void)
            a.st_ino == b.st_ino;
 }
 
+static const char *host_of_rank(const void *arg, int rank)
+{
+    const struct hvi_plan *plan = arg;
+
+    return plan->host[plan->place[rank].host].name;
+}
+
+static bool wants_color(const struct hvi_opts *o)
+{
+    const char *no = getenv("NO_COLOR"); /* no-color.org */
+    const char *term = getenv("TERM");
+
+    if (o->color != HVI_COLOR_AUTO)
+        return o->color == HVI_COLOR_ALWAYS;
+    return isatty(1) && (no == NULL || no[0] == '\0') && term != NULL &&
+           strcmp(term, "dumb") != 0;
+}
+
+/* What of the ranks' output is shown, and how. */
+static enum hvd_status set_view(struct hvi_job *j, struct hvi_err *err)
+{
+    const struct hvi_opts *o = j->opts;
+    size_t np = (size_t)j->plan->np;
+    bool nothing = o->output_dir != NULL && o->files_only && !o->tee;
+    enum hvd_status rc = HVD_OK;
+
+    j->mux.host = host_of_rank;
+    j->mux.host_arg = j->plan;
+    j->mux.color = wants_color(o);
+    j->mux.merge = o->merge_stderr;
+    if (o->only_rank == NULL && !nothing)
+        return HVD_OK;
+    j->hidden = calloc(np, sizeof *j->hidden);
+    if (j->hidden == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    if (o->only_rank != NULL)
+        rc = hvi_opts_ranks("--only-rank", o->only_rank, (int)np, j->hidden, err);
+    for (size_t r = 0; r < np; r++)
+        j->hidden[r] = nothing || !j->hidden[r];
+    j->mux.hidden = j->hidden;
+    return rc;
+}
+
 enum hvd_status hvi_job_io_init(struct hvi_job *j, struct hvi_err *err)
 {
     bool one = same_file();
@@ -289,6 +332,7 @@ enum hvd_status hvi_job_io_init(struct hvi_job *j, struct hvi_err *err)
     if (hvi_outmux_init(&j->mux, j->plan->np, j->opts->prefix, one) != HVD_OK ||
         hvi_report_init(&j->report, j->plan->np) != HVD_OK)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    rc = set_view(j, err);
     j->nsinks = one ? 1 : 2;
     for (int i = 0; i < j->nsinks; i++) {
         struct hvi_err why = {""};
@@ -329,6 +373,7 @@ void hvi_job_io_fini(struct hvi_job *j)
             if (j->file[r][s] >= 0)
                 close(j->file[r][s]);
     free(j->file);
+    free(j->hidden);
     hvi_outmux_fini(&j->mux);
     hvi_report_fini(&j->report);
 }

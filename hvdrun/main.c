@@ -1,6 +1,7 @@
 /** hvdrun: runs a program as the ranks of one job. */
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -69,13 +70,31 @@ static void show_plan(const struct hvi_opts *o, const struct hvi_plan *p, FILE *
     }
 }
 
+static enum hvd_status check_only_rank(const struct hvi_opts *o, int np,
+                                       struct hvi_err *err)
+{
+    bool *unused = calloc((size_t)np, sizeof *unused);
+    enum hvd_status rc = HVD_OK;
+
+    if (unused == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    if (o->only_rank != NULL)
+        rc = hvi_opts_ranks("--only-rank", o->only_rank, np, unused, err);
+    free(unused);
+    return rc;
+}
+
 /* Bad settings are found before anything is started. */
-static enum hvd_status check_settings(const struct hvi_opts *o, struct hvi_err *err)
+static enum hvd_status check_settings(const struct hvi_opts *o, int np,
+                                      struct hvi_err *err)
 {
     Hvi__CoordConfig unused = HVI__COORD_CONFIG__INIT;
 
     int64_t lease_s;
     enum hvd_status rc = hvi_spec_settings(o, &unused, err);
+
+    if (rc == HVD_OK)
+        rc = check_only_rank(o, np, err);
 
     if (rc != HVD_OK)
         return rc;
@@ -97,7 +116,7 @@ static int run(const struct hvi_opts *o)
     if (rc == HVD_OK)
         rc = hvi_plan_make(&hosts, &wish, &plan, &err);
     if (rc == HVD_OK)
-        rc = check_settings(o, &err);
+        rc = check_settings(o, plan.np, &err);
     if (rc != HVD_OK) {
         status = complain(&err, rc);
         goto done;

@@ -30,6 +30,10 @@ void hvi_opts_fini(struct hvi_opts *o)
     free(o->hostfile);
     free(o->wdir);
     free(o->output_dir);
+    free(o->only_rank);
+    for (size_t i = 0; i < o->nenv_globs; i++)
+        free(o->env_globs[i]);
+    free(o->env_globs);
     free(o->config_file);
     free(o->interfaces);
     free(o->ssh_identity);
@@ -242,7 +246,66 @@ static enum hvd_status set_both(struct hvi_opts *o, const char *name, const char
     return hvi_opts_setenv(o, full, value, err);
 }
 
-/* -x NAME=VALUE, -x NAME, -x 'NAME*': names without a value are forwarded anyway. */
+/* One more text for a list that is owned. */
+static enum hvd_status add_text(char ***list, size_t *n, const char *value,
+                                struct hvi_err *err)
+{
+    char **more = realloc(*list, (*n + 1) * sizeof *more);
+
+    if (more == NULL)
+        return no_memory(err);
+    *list = more;
+    more[*n] = NULL;
+    if (set_text(&more[*n], value, err) != HVD_OK)
+        return HVD_ENOMEM;
+    (*n)++;
+    return HVD_OK;
+}
+
+/* A run of ranks: "4" or "4-6". */
+static bool rank_range(const char *text, size_t n, long *first, long *last)
+{
+    char one[32];
+    char *end;
+
+    if (n == 0 || n >= sizeof one)
+        return false;
+    snprintf(one, sizeof one, "%.*s", (int)n, text);
+    if (strspn(one, "0123456789-") != n || one[0] == '-')
+        return false;
+    *first = *last = strtol(one, &end, 10);
+    if (*end == '-' && end[1] != '-')
+        *last = strtol(end + 1, &end, 10);
+    return *end == '\0' && end[-1] != '-' && *last >= *first;
+}
+
+enum hvd_status hvi_opts_ranks(const char *what, const char *list, int np, bool *out,
+                               struct hvi_err *err)
+{
+    char shown[64];
+
+    for (const char *at = list;; at++) {
+        size_t n = strcspn(at, ",");
+        long first;
+        long last;
+
+        hvi_escape(shown, sizeof shown, at, n);
+        if (!rank_range(at, n, &first, &last))
+            return hvi_fail(err, HVD_EINVAL,
+                            "%s: '%s' is not a rank or a range of ranks (0,4-6)", what,
+                            shown);
+        if (last >= np)
+            return hvi_fail(err, HVD_EINVAL, "%s: '%s': the job has ranks 0 to %d",
+                            what, shown, np - 1);
+        for (long r = first; r <= last; r++)
+            out[r] = true;
+        at += n;
+        if (*at == '\0')
+            return HVD_OK;
+    }
+}
+
+/* -x NAME=VALUE, -x NAME, -x 'NAME*' */
 static enum hvd_status take_x(struct hvi_opts *o, const char *value,
                               struct hvi_err *err)
 {
@@ -259,11 +322,13 @@ static enum hvd_status take_x(struct hvi_opts *o, const char *value,
         return no_memory(err);
     if (eq != NULL)
         rc = hvi_opts_setenv(o, name, eq + 1, err);
-    else if (strchr(name, '*') == NULL && getenv(name) == NULL)
+    else if (strchr(name, '*') != NULL)
+        rc = add_text(&o->env_globs, &o->nenv_globs, name, err);
+    else if (getenv(name) == NULL)
         rc = add_note(o, err,
                       "-x %s: not set in this environment; nothing is passed on%s",
                       name, "");
-    else if (getenv(name) != NULL)
+    else
         rc = hvi_opts_setenv(o, name, getenv(name), err);
     free(name);
     return rc;
@@ -285,21 +350,6 @@ static enum hvd_status take_interfaces(struct hvi_opts *o, const char *value,
     snprintf(first, sizeof first, "%.*s", (int)strcspn(all, ","), all);
     rc = set_both(o, "GLOO_IFACE", first, err);
     return rc == HVD_OK ? hvi_opts_setenv(o, "NCCL_SOCKET_IFNAME", all, err) : rc;
-}
-
-static enum hvd_status take_ssh_arg(struct hvi_opts *o, const char *value,
-                                    struct hvi_err *err)
-{
-    char **args = realloc(o->ssh_args, (o->nssh_args + 1) * sizeof *args);
-
-    if (args == NULL)
-        return no_memory(err);
-    o->ssh_args = args;
-    args[o->nssh_args] = NULL;
-    if (set_text(&args[o->nssh_args], value, err) != HVD_OK)
-        return HVD_ENOMEM;
-    o->nssh_args++;
-    return HVD_OK;
 }
 
 static enum hvd_status set_mode(struct hvi_opts *o, enum hvi_mode mode)
@@ -337,11 +387,27 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
     case HVI_OPT_SSH_IDENTITY:
         return set_text(&o->ssh_identity, value, err);
     case HVI_OPT_SSH_ARG:
-        return take_ssh_arg(o, value, err);
+        return add_text(&o->ssh_args, &o->nssh_args, value, err);
     case HVI_OPT_NETWORK:
         return take_interfaces(o, value, err);
+    case HVI_OPT_NO_ENV:
+        o->no_env = true;
+        return HVD_OK;
     case HVI_OPT_OUTPUT_DIR:
+    case HVI_OPT_FILES_ONLY:
+        o->files_only = row->id == HVI_OPT_FILES_ONLY;
         return set_text(&o->output_dir, value, err);
+    case HVI_OPT_TEE:
+        o->tee = true;
+        return HVD_OK;
+    case HVI_OPT_MERGE:
+        o->merge_stderr = true;
+        return HVD_OK;
+    case HVI_OPT_ONLY_RANK:
+        return set_text(&o->only_rank, value, err);
+    case HVI_OPT_COLOR:
+        o->color = (enum hvi_color)word_index(row->words, value);
+        return HVD_OK;
     case HVI_OPT_PREFIX:
         o->prefix = (enum hvi_prefix)word_index(row->words, value);
         return HVD_OK;
@@ -485,6 +551,8 @@ static enum hvd_status check_whole(const struct hvi_opts *o, struct hvi_err *err
 {
     if (o->hosts != NULL && o->hostfile != NULL)
         return hvi_fail(err, HVD_EINVAL, "-H and --hostfile exclude each other");
+    if (o->tee && o->output_dir == NULL)
+        return hvi_fail(err, HVD_EINVAL, "--tee needs --output-dir DIR");
     if (o->mode == HVI_MODE_RUN && o->ncommand == 0)
         return hvi_fail(
             err, HVD_EINVAL,

@@ -21,7 +21,15 @@ enum hvi_mode {
     HVI_MODE_COMPLETION
 };
 
-enum hvi_prefix { HVI_PREFIX_HOROVOD = 0, HVI_PREFIX_RANK, HVI_PREFIX_NONE };
+/* In the order of the option's words. */
+enum hvi_prefix {
+    HVI_PREFIX_HOROVOD = 0,
+    HVI_PREFIX_RANK,
+    HVI_PREFIX_NONE,
+    HVI_PREFIX_HOST
+};
+
+enum hvi_color { HVI_COLOR_AUTO = 0, HVI_COLOR_ALWAYS, HVI_COLOR_NEVER };
 
 #define HVI_GRACE_DEFAULT_MS                                                           \
     10000 /* Slurm's KillWait is 30 s; a terminal wants less                           \
@@ -42,7 +50,10 @@ struct hvi_opts {
     char *wdir;
     int stdin_rank; /* a rank, -1 none, -2 all */
     char *output_dir;
+    bool files_only, tee, merge_stderr;
+    char *only_rank; /* NULL: all; see hvi_opts_ranks() */
     enum hvi_prefix prefix;
+    enum hvi_color color;
     bool timestamp, verbose;
     int64_t grace_ms, timeout_ms; /* timeout 0: none */
     int64_t start_timeout_ms;     /* 0: not given */
@@ -54,6 +65,9 @@ struct hvi_opts {
     size_t nssh_args;
     struct hvi_optenv *env; /* [nenv] for the workers, in the order given */
     size_t nenv, env_cap;
+    bool no_env;      /* of the environment only PATH and what is in env_globs */
+    char **env_globs; /* [nenv_globs] "NCCL_*" */
+    size_t nenv_globs;
     char **notes; /* [nnotes] lines to show: options without effect */
     size_t nnotes;
     char **command; /* [ncommand] + NULL; borrowed from argv */
@@ -81,6 +95,9 @@ enum hvd_status hvi_opts_setenv(struct hvi_opts *o, const char *name, const char
 /** Value of a worker variable set by an option: HVD_<name>; else the environment's
  *  (HVD_<name>, HOROVOD_<name>); NULL when not set. */
 const char *hvi_opts_env(const struct hvi_opts *o, const char *name);
+/** Marks the ranks of a list ("0,4-6") in out[np]. HVD_EINVAL names what is wrong. */
+enum hvd_status hvi_opts_ranks(const char *what, const char *list, int np, bool *out,
+                               struct hvi_err *err);
 /** "90", "90s", "1.5m", "2h" to milliseconds. HVD_EINVAL. */
 enum hvd_status hvi_opts_parse_time(const char *what, const char *text, int64_t *out_ms,
                                     struct hvi_err *err);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdrun/hosts.h"
+
 struct hvi_outmux_stream {
     int rank, which; /* which: 0 stdout, 1 stderr */
     struct hvi_buf held;
@@ -41,7 +43,7 @@ void hvi_outmux_fini(struct hvi_outmux *m)
 
 static struct hvi_outmux_sink *sink_of(struct hvi_outmux *m, int which)
 {
-    return &m->sink[m->one_sink ? 0 : which];
+    return &m->sink[m->one_sink || m->merge ? 0 : which];
 }
 
 /* Somebody else's unfinished line gives way. */
@@ -63,19 +65,28 @@ static enum hvd_status make_room(struct hvi_outmux_sink *sink,
 static enum hvd_status put_prefix(struct hvi_outmux *m, struct hvi_outmux_sink *sink,
                                   const struct hvi_outmux_stream *s)
 {
-    char text[48];
-    int n = 0;
+    static const char normal[] = "\033[0m";
+    char text[HVI_HOST_NAME_MAX + 64];
+    size_t n = 0;
     enum hvd_status rc = HVD_OK;
 
     if (m->stamp != NULL)
         rc = hvi_buf_append(&sink->text, m->stamp, strlen(m->stamp));
+    if (m->color && m->prefix != HVI_PREFIX_NONE) /* red is for errors */
+        n = (size_t)snprintf(text, sizeof text, "\033[%dm",
+                             s->which == 1 ? 31 : 32 + s->rank % 5);
     if (m->prefix == HVI_PREFIX_HOROVOD)
-        n = snprintf(text, sizeof text, "[%d]<%s>:", s->rank,
-                     s->which == 0 ? "stdout" : "stderr");
+        n += (size_t)snprintf(text + n, sizeof text - n, "[%d]<%s>:", s->rank,
+                              s->which == 0 || m->merge ? "stdout" : "stderr");
     else if (m->prefix == HVI_PREFIX_RANK)
-        n = snprintf(text, sizeof text, "%d: ", s->rank);
+        n += (size_t)snprintf(text + n, sizeof text - n, "%d: ", s->rank);
+    else if (m->prefix == HVI_PREFIX_HOST)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%d@%.*s: ", s->rank,
+                              HVI_HOST_NAME_MAX, m->host(m->host_arg, s->rank));
     if (rc == HVD_OK && n > 0)
-        rc = hvi_buf_append(&sink->text, text, (size_t)n);
+        rc = hvi_buf_append(&sink->text, text, n);
+    if (rc == HVD_OK && n > 0 && m->color)
+        rc = hvi_buf_append(&sink->text, normal, sizeof normal - 1);
     return rc;
 }
 
@@ -137,6 +148,8 @@ enum hvd_status hvi_outmux_feed(struct hvi_outmux *m, int rank, int stream,
     const char *data = bytes;
     enum hvd_status rc = HVD_OK;
 
+    if (m->hidden != NULL && m->hidden[rank])
+        return HVD_OK;
     if (size_bytes > 0 && s->after_cr) {
         s->after_cr = false;
         if (*data == '\n') { /* "\r" and "\n" came apart; the line is out already */
@@ -190,7 +203,7 @@ int64_t hvi_outmux_tick(struct hvi_outmux *m, int64_t now_ms, bool may_show)
 
 enum hvd_status hvi_outmux_say(struct hvi_outmux *m, const char *line)
 {
-    struct hvi_outmux_sink *sink = sink_of(m, 1);
+    struct hvi_outmux_sink *sink = &m->sink[m->one_sink ? 0 : 1];
     enum hvd_status rc = make_room(sink, NULL);
 
     if (rc == HVD_OK)

@@ -29,9 +29,14 @@ struct hvi_outmux_sink {
 struct hvi_outmux {
     int np;
     enum hvi_prefix prefix;
-    bool one_sink;                    /* both streams of all ranks go to sink[0] */
-    const char *stamp;                /* put before prefixes; NULL: none. Borrowed */
-    struct hvi_outmux_sink sink[2];   /* stdout, stderr */
+    bool one_sink;     /* both streams of all ranks go to sink[0] */
+    const char *stamp; /* put before prefixes; NULL: none. Borrowed */
+    const char *(*host)(const void *arg, int rank); /* PREFIX_HOST: the rank's host */
+    const void *host_arg;
+    bool color;                     /* prefixes in a color of the rank, for a tty */
+    bool merge;                     /* what ranks write to stderr comes out as stdout */
+    bool *hidden;                   /* [np] ranks not shown; NULL: none. Borrowed */
+    struct hvi_outmux_sink sink[2]; /* stdout, stderr */
     struct hvi_outmux_stream *stream; /* [2 * np] */
     int held;                         /* streams with an unfinished line */
 };

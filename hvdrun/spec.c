@@ -1,5 +1,6 @@
 #include "hvdrun/spec.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,13 +109,32 @@ bool hvi_spec_forwards(const char *name, size_t name_bytes, bool remote)
            memcmp(name + name_bytes - (sizeof mask - 1), mask, sizeof mask - 1) != 0;
 }
 
-static void put_environ(struct vars *v, char **environ_list, bool remote)
+/* Asked for with -x 'NAME*'. */
+static bool wanted(const struct hvi_opts *o, const char *name, size_t name_bytes)
 {
-    for (char **e = environ_list; *e != NULL; e++) {
-        const char *eq = strchr(*e, '=');
+    char text[256];
 
-        if (eq != NULL && eq != *e && hvi_spec_forwards(*e, (size_t)(eq - *e), remote))
-            put_bytes(v, *e, (size_t)(eq - *e), eq + 1);
+    if (name_bytes >= sizeof text)
+        return false;
+    snprintf(text, sizeof text, "%.*s", (int)name_bytes, name);
+    for (size_t i = 0; i < o->nenv_globs; i++)
+        if (fnmatch(o->env_globs[i], text, 0) == 0)
+            return true;
+    return false;
+}
+
+static void put_environ(struct vars *v, const struct hvi_spec *s, bool remote)
+{
+    static const char *const needed[] = {"PATH", HVI_LEASE_ENV};
+
+    for (char **e = s->environ; *e != NULL; e++) {
+        const char *eq = strchr(*e, '=');
+        size_t n = eq != NULL ? (size_t)(eq - *e) : 0;
+        bool always = listed(needed, sizeof needed / sizeof needed[0], *e, n);
+
+        if (n > 0 && (wanted(s->opts, *e, n) || ((always || !s->opts->no_env) &&
+                                                 hvi_spec_forwards(*e, n, remote))))
+            put_bytes(v, *e, n, eq + 1);
     }
 }
 
@@ -134,7 +154,7 @@ static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
     const struct hvi_host *h = &s->plan->host[host];
 
     put(v, "PYTHONUNBUFFERED", "1");
-    put_environ(v, s->environ, h->remote);
+    put_environ(v, s, h->remote);
     put_int(v, "HVD_SIZE", s->plan->np);
     put_int(v, "HOROVOD_SIZE", s->plan->np);
     put_int(v, "WORLD_SIZE", s->plan->np);
@@ -143,9 +163,10 @@ static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
     put_int(v, "LOCAL_WORLD_SIZE", h->slots);
     put(v, "HVD_HOSTNAME", h->name);
     put(v, "HOROVOD_HOSTNAME", h->name);
-    if (!in_environ(s->environ, "MASTER_ADDR"))
+    if (s->opts->no_env || !in_environ(s->environ, "MASTER_ADDR"))
         put(v, "MASTER_ADDR", s->master_addr != NULL ? s->master_addr : "127.0.0.1");
-    if (!in_environ(s->environ, "MASTER_PORT") && s->master_port > 0)
+    if ((s->opts->no_env || !in_environ(s->environ, "MASTER_PORT")) &&
+        s->master_port > 0)
         put_int(v, "MASTER_PORT", s->master_port);
     if (s->opts->start_timeout_ms > 0) {
         put_int(v, "HVD_START_TIMEOUT",

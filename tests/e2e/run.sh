@@ -18,6 +18,7 @@ HVD_SRC=$(cd "$(dirname "$0")/../.." && pwd)
 HVD_BUILD=${B:-build}
 [ "${HVD_BUILD#/}" = "$HVD_BUILD" ] && HVD_BUILD=$HVD_SRC/$HVD_BUILD
 export HVD_SRC HVD_BUILD PATH="$HVD_BUILD/bin:$PATH" HVD_E2E_CFLAGS=
+export NO_COLOR=1 # what a test compares has no colors, on a terminal either
 
 results=/dev/null
 prefix=e2e

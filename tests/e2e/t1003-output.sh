@@ -37,6 +37,21 @@ run hvdrun --prefix rank -np 1 echo x
 [ "$(cat out)" = '0: x' ] || die "--prefix rank"
 run hvdrun --prefix none -np 1 echo x
 [ "$(cat out)" = x ] || die "--prefix none"
+run hvdrun --prefix host -np 1 echo x
+[ "$(cat out)" = '0@localhost: x' ] || die "--prefix host"
+run hvdrun --color always -np 1 echo x
+[ "$(cat -v out)" = '^[[32m[0]<stdout>:^[[0mx' ] || die "--color always"
+run hvdrun --merge-stderr -np 1 sh -c 'echo x >&2'
+[ "$(cat out)" = '[0]<stdout>:x' ] || die "--merge-stderr"
+run hvdrun --only-rank 1-2 -np 4 echo x
+[ "$(sort out | tr '\n' ' ')" = '[1]<stdout>:x [2]<stdout>:x ' ] || die "--only-rank"
+run hvdrun --only-rank 4 -np 4 echo x
+expect_status 2
+run hvdrun --output-dir files -np 11 echo x
+[ ! -s out ] && [ "$(cat files/rank.*/stdout | wc -l)" = 11 ] && [ -s files/rank.03/stdout ] ||
+    die "--output-dir"
+run hvdrun --output-dir files --tee -np 1 echo x
+[ "$(cat out)" = '[0]<stdout>:x' ] && [ "$(cat files/rank.0/stdout)" = x ] || die "--tee"
 run hvdrun -prefix-timestamp -np 1 echo x
 expect_line out '^[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{4}\[0\]<stdout>:x$'
 echo "ok carriage returns, prefixes, timestamps"
@@ -85,6 +100,8 @@ run python3 terminal.py hvdrun -np 2 sh -c 'echo tty=$HVD_TTY; [ $HVD_RANK = 0 ]
 expect_status 0
 expect_line out '^\[1\]<stdout>:tty=1'
 expect_line out '^\[0\]<stderr>:hello Ann'
+run env -u NO_COLOR TERM=xterm python3 terminal.py hvdrun -np 1 sh -c 'echo "name? x"'
+grep -qF "$(printf '\033[32m[0]<stdout>:\033[0mname? x')" out || die "no color on a terminal"
 run hvdrun -np 1 sh -c 'echo "tty=$HVD_TTY"'
 expect_line out ':tty=$'
 echo "ok on a terminal: a question is seen and its answer read"

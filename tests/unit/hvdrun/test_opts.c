@@ -161,6 +161,22 @@ Test(opts, x_passes_a_set_variable_and_notes_an_unset_one, .timeout = 5)
     hvi_opts_fini(&l.opts);
 }
 
+Test(opts, ranks_are_listed_one_by_one_or_in_runs, .timeout = 5)
+{
+    static const char *const wrong[] = {"",     ",",     "x",   "1,", "-1",  "3-1",
+                                        "1--2", "1-2-3", "0x1", "5",  "1-5", "1 "};
+    bool out[5] = {false};
+    struct hvi_err err;
+
+    cr_assert_eq(hvi_opts_ranks("--only-rank", "0,2-3", 5, out, &err), HVD_OK);
+    cr_assert(out[0] && !out[1] && out[2] && out[3] && !out[4]);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        cr_assert_eq(hvi_opts_ranks("--only-rank", wrong[i], 5, out, &err), HVD_EINVAL,
+                     "'%s'", wrong[i]);
+        cr_assert_not_null(strstr(err.text, "--only-rank"), "%s", err.text);
+    }
+}
+
 Test(opts, what_is_for_ssh, .timeout = 5)
 {
     struct line l;

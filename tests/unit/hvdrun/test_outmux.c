@@ -153,6 +153,58 @@ Test(outmux, stamps_and_no_prefix, .timeout = 5)
     hvi_outmux_fini(&mux);
 }
 
+static const char *host_of(const void *arg, int rank)
+{
+    (void)arg;
+    return rank == 0 ? "a" : "b";
+}
+
+Test(outmux, a_prefix_can_name_the_host_and_have_a_color, .timeout = 5)
+{
+    begin(HVI_PREFIX_HOST, false);
+    mux.host = host_of;
+    feed(1, 1, "x\n", 0);
+    cr_assert_str_eq(taken(0), "1@b: x\n");
+    mux.color = true;
+    feed(0, 1, "x\n", 0);
+    cr_assert_str_eq(taken(0), "\033[32m0@a: \033[0mx\n");
+    feed(0, 2, "x\n", 0);
+    cr_assert_str_eq(taken(1), "\033[31m0@a: \033[0mx\n");
+    hvi_outmux_fini(&mux);
+    begin(HVI_PREFIX_NONE, false);
+    mux.color = true;
+    feed(0, 1, "x\n", 0);
+    cr_assert_str_eq(taken(0), "x\n");
+    hvi_outmux_fini(&mux);
+}
+
+Test(outmux, merged_stderr_keeps_its_lines_and_our_own_stay_apart, .timeout = 5)
+{
+    begin(HVI_PREFIX_HOROVOD, false);
+    mux.merge = true;
+    feed(1, 1, "half ", 0);
+    feed(1, 2, "bad\n", 0);
+    feed(1, 1, "line\n", 0);
+    cr_assert_str_eq(taken(0), "[1]<stdout>:bad\n[1]<stdout>:half line\n");
+    cr_assert_eq(hvi_outmux_say(&mux, "hvdrun: word"), HVD_OK);
+    cr_assert_str_eq(taken(1), "hvdrun: word\n");
+    hvi_outmux_fini(&mux);
+}
+
+Test(outmux, ranks_can_be_hidden, .timeout = 5)
+{
+    bool hidden[3] = {true, false, true};
+
+    begin(HVI_PREFIX_RANK, false);
+    mux.hidden = hidden;
+    for (int r = 0; r < 3; r++) {
+        feed(r, 1, "x\ny", 0);
+        cr_assert_eq(hvi_outmux_end(&mux, r, 1), HVD_OK);
+    }
+    cr_assert_str_eq(taken(0), "1: x\n1: y\n");
+    hvi_outmux_fini(&mux);
+}
+
 Test(outmux, any_cut_of_the_input_gives_the_same_lines, .timeout = 20)
 {
     static const char text[] = "first\nsecond line\r\n\n\nlast";

@@ -121,6 +121,31 @@ Test(spec, a_host_gets_its_ranks_and_their_variables, .timeout = 5)
     end(&j);
 }
 
+Test(spec, without_the_environment_only_what_was_asked_for_goes, .timeout = 5)
+{
+    char glob[] = "CUDA_*";
+    char *globs[] = {glob};
+    struct job j;
+    struct hvi_buf b = {0};
+    struct hvi_msg msg;
+    struct hvi_err err;
+    Hvi__JobSpec *m;
+
+    begin(&j, "localhost:2", 2);
+    j.opts.no_env = true;
+    j.opts.env_globs = globs;
+    j.opts.nenv_globs = 1;
+    cr_assert_eq(hvi_spec_agent(&j.spec, 0, &b, &err), HVD_OK, "%s", err.text);
+    m = body_of(&b, &msg);
+    cr_assert_str_eq(value(m->env, m->n_env, "PATH"), "/bin");
+    cr_assert_str_eq(value(m->env, m->n_env, "CUDA_VISIBLE_DEVICES"), "1");
+    cr_assert_str_eq(value(m->env, m->n_env, "MASTER_PORT"), "4711");
+    cr_assert_null(value(m->env, m->n_env, "HVD_RANK"));
+    hvi_msg_free(&msg);
+    hvi_buf_fini(&b);
+    end(&j);
+}
+
 Test(spec, a_remote_host_gets_nothing_of_this_login, .timeout = 5)
 {
     static char *login[] = {(char *)"HOME=/home/me",
