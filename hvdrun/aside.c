@@ -25,6 +25,8 @@ static void *serve(void *arg)
         a->finished = true;
         uv_async_send(&a->async);
     }
+    a->ended = true;
+    pthread_cond_signal(&a->cond);
     pthread_mutex_unlock(&a->lock);
     return NULL;
 }
@@ -63,6 +65,7 @@ enum hvd_status hvi_aside_open(struct hvi_aside *a, uv_loop_t *loop,
                                void (*work)(void *), void (*done)(void *), void *data,
                                struct hvi_err *err)
 {
+    pthread_condattr_t attr;
     int rc;
 
     memset(a, 0, sizeof *a);
@@ -74,7 +77,10 @@ enum hvd_status hvi_aside_open(struct hvi_aside *a, uv_loop_t *loop,
         return hvi_fail(err, HVD_ELIMIT, "the event loop: %s", uv_strerror(rc));
     a->async.data = a;
     pthread_mutex_init(&a->lock, NULL);
-    pthread_cond_init(&a->cond, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->cond, &attr);
+    pthread_condattr_destroy(&attr);
     rc = start_thread(a);
     if (rc != 0) {
         uv_close((uv_handle_t *)&a->async, NULL);
@@ -98,19 +104,27 @@ void hvi_aside_begin(struct hvi_aside *a)
 bool hvi_aside_close(struct hvi_aside *a)
 {
     struct timespec until;
+    bool ended;
 
     if (!a->open)
         return true;
     a->open = false;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec++;
     pthread_mutex_lock(&a->lock);
     a->quit = true;
     pthread_cond_signal(&a->cond);
+    while (!a->ended && pthread_cond_timedwait(&a->cond, &a->lock, &until) == 0)
+        continue;
+    ended = a->ended;
     pthread_mutex_unlock(&a->lock);
     uv_close((uv_handle_t *)&a->async, NULL);
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec++;
-    if (pthread_clockjoin_np(a->thread, NULL, CLOCK_MONOTONIC, &until) == 0)
-        return true;
-    pthread_detach(a->thread);
-    return false;
+    if (!ended) {
+        pthread_detach(a->thread);
+        return false;
+    }
+    pthread_join(a->thread, NULL);
+    pthread_mutex_destroy(&a->lock);
+    pthread_cond_destroy(&a->cond);
+    return true;
 }

@@ -20,7 +20,7 @@ struct hvi_aside {
     void (*done)(void *data); /* in the loop, once for each hvi_aside_begin() */
     void *data;
     bool open;
-    bool wanted, finished, quit; /* under lock */
+    bool wanted, finished, quit, ended; /* under lock */
 };
 
 /** HVD_ELIMIT when there is no thread; then it is as if closed. */

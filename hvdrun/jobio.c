@@ -22,6 +22,16 @@ static enum hvd_status make_dir(const char *path, struct hvi_err *err)
     return hvi_fail(err, HVD_EIO, "--output-filename: %s: %s", path, strerror(errno));
 }
 
+/* Does not wait for the reader of a FIFO: ENXIO then. */
+static int open_file(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
+
+    if (fd >= 0)
+        (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    return fd;
+}
+
 static enum hvd_status open_files(struct hvi_job *j, struct hvi_err *err)
 {
     static const char *const names[2] = {"stdout", "stderr"};
@@ -43,10 +53,11 @@ static enum hvd_status open_files(struct hvi_job *j, struct hvi_err *err)
         rc = make_dir(path, err);
         for (int s = 0; s < 2 && rc == HVD_OK; s++) {
             snprintf(path + n, sizeof path - (size_t)n, "/%s", names[s]);
-            j->file[r][s] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+            j->file[r][s] = open_file(path);
             if (j->file[r][s] < 0)
                 rc = hvi_fail(err, HVD_EIO, "--output-filename: %s: %s", path,
-                              strerror(errno));
+                              errno == ENXIO ? "a FIFO that nobody reads"
+                                             : strerror(errno));
         }
     }
     return rc;

@@ -12,9 +12,9 @@
 
 enum hvd_status hvi_rundir_make(char out[HVI_RUNDIR_MAX], struct hvi_err *err)
 {
-    const char *bases[] = {getenv("XDG_RUNTIME_DIR"), "/tmp"};
+    const char *bases[] = {getenv("XDG_RUNTIME_DIR"), "/tmp", getenv("TMPDIR")};
 
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof bases / sizeof bases[0]; i++) {
         char path[HVI_RUNDIR_MAX];
         int n;
 
@@ -30,8 +30,10 @@ enum hvd_status hvi_rundir_make(char out[HVI_RUNDIR_MAX], struct hvi_err *err)
             return HVD_OK;
         }
     }
-    return hvi_fail(err, HVD_EIO, "cannot make a runtime directory in /tmp: %s",
-                    strerror(errno));
+    return hvi_fail(
+        err, HVD_EIO,
+        "cannot make a runtime directory in XDG_RUNTIME_DIR, /tmp or TMPDIR: %s",
+        strerror(errno));
 }
 
 void hvi_rundir_remove(const char *path)

@@ -9,8 +9,8 @@
 /** Short enough that a Unix socket in it has room for its name (108 bytes in all). */
 #define HVI_RUNDIR_MAX 64
 
-/** ${XDG_RUNTIME_DIR:-/tmp}/hvd-XXXXXX, 0700; /tmp when that directory is too long a
- * name, missing or not ours to write. Locked as long as this process lives; those of
+/** hvd-XXXXXX, 0700, in the first of $XDG_RUNTIME_DIR, /tmp and $TMPDIR that is there, is
+ * ours to write and has a name that is short enough. Locked as long as this process lives; those of
  * the dead that lie there are removed. */
 enum hvd_status hvi_rundir_make(char out[HVI_RUNDIR_MAX], struct hvi_err *err);
 

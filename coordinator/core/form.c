@@ -696,6 +696,13 @@ void hvi_form_try(struct hvi_core *core)
 
 /* ---- FORMED */
 
+/* A rank whose own limit kept it from forming hangs up on its peers: they may be heard
+ * first, but their broken connections are not the reason. */
+static bool explains(enum hvd_status first, int32_t later)
+{
+    return first == HVD_EIO && (later == HVD_ELIMIT || later == HVD_ENOMEM);
+}
+
 static void form_failed(struct hvi_core *core, int32_t rank, const Hvi__Formed *m)
 {
     struct text t = {.n = 0};
@@ -712,15 +719,17 @@ static void form_failed(struct hvi_core *core, int32_t rank, const Hvi__Formed *
         welcome_all(core);
         return;
     }
-    if (core->failure.at_ms >= 0)
+    if (core->failure.at_ms >= 0 && !explains(core->failure.status, m->status))
         return; /* the first counts */
     hvi_text_add(&t, "could not form the %s data plane: ",
                  core->plane == HVI_PLANE_SHM ? "shm" : "tcp");
     hvi_text_add_peer(&t, m->text);
+    if (core->failure.at_ms < 0)
+        core->failure.at_ms = core->now + HVI_VERDICT_MS;
+    free(core->failure.text);
     core->failure.rank = rank;
     core->failure.status = m->status < 0 ? (enum hvd_status)m->status : HVD_EIO;
     core->failure.text = hvi_core_strdup(core, t.s);
-    core->failure.at_ms = core->now + HVI_VERDICT_MS;
 }
 
 void hvi_form_forget_failure(struct hvi_core *core)

@@ -325,8 +325,9 @@ static void on_end(struct hvi_net_conn *c, bool clean, const char *why)
     struct hvi_server *s = c->owner;
 
     if (c->state != HVI_NET_OPEN) {
-        /* to look and leave is no offence */
-        if (why != NULL || c->nhello > 0)
+        /* To look and leave is no offence; on a Unix socket, which only this user
+         * reaches, neither is to be stopped in the handshake. */
+        if (why != NULL || (c->nhello > 0 && c->u.handle.type == UV_TCP))
             log_stranger(s, c, why != NULL ? why : "it hung up in the handshake");
         close_conn(s, c);
         return;

@@ -78,6 +78,10 @@ done
 run hvdrun -np 1 --output-filename /proc/no true
 expect_status 125
 expect_line err '^hvdrun: --output-filename: /proc/no'
+mkdir -p waits/rank.0 && mkfifo waits/rank.0/stderr
+run timeout -s KILL 10 hvdrun -np 1 --output-filename waits true
+expect_status 125
+expect_line err '^hvdrun: --output-filename: waits/rank.0/stderr: a FIFO that nobody reads$'
 echo "ok --output-filename"
 
 cat >terminal.py <<'END'

@@ -16,6 +16,7 @@ begin() {
 
 begin
 dead=$dir
+agent='' keeper='' coordinator='' rank=''
 await 3 "the agent" eval 'agent=$(agent_of $pid)'
 await 3 "the keeper" eval 'keeper=$(keeper_of $pid)'
 await 3 "the coordinator" eval 'coordinator=$(coordinator_of $pid)'

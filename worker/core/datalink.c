@@ -278,6 +278,10 @@ static enum hvd_status link_read(struct link *k, int *got_fd, struct hvi_err *er
             return hvi_fail(err, HVD_EIO, "data connection: closed by the peer");
         if (k->state == LINK_ACK)
             take_fd(&msg, got_fd);
+        if (k->state == LINK_ACK && (msg.msg_flags & MSG_CTRUNC) != 0) {
+            errno = EMFILE; /* nothing else takes the descriptor away */
+            return no_socket(err);
+        }
         k->have += (size_t)n;
     }
     k->have = 0;
@@ -529,18 +533,20 @@ static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
     return rc;
 }
 
-static void accept_all(struct meeting *g, int listen_fd)
+static enum hvd_status accept_all(struct meeting *g, int listen_fd, struct hvi_err *err)
 {
     for (;;) {
         int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         struct link *k;
 
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+            return no_socket(err); /* it would stay readable, and never come */
         if (fd < 0)
-            return;
+            return HVD_OK;
         k = new_link(g, fd);
         if (k == NULL) { /* too many strangers */
             close(fd);
-            return;
+            return HVD_OK;
         }
         k->state = LINK_HELLO;
         k->want = HVI_HELLO_BYTES;
@@ -638,9 +644,11 @@ static enum hvd_status meet(struct meeting *g, struct hvi_listener *l, struct po
         if (rc != HVD_OK)
             return rc;
         if (p[0].revents != 0)
-            accept_all(g, l->unix_fd);
-        if (p[1].revents != 0)
-            accept_all(g, l->tcp_fd);
+            rc = accept_all(g, l->unix_fd, err);
+        if (rc == HVD_OK && p[1].revents != 0)
+            rc = accept_all(g, l->tcp_fd, err);
+        if (rc != HVD_OK)
+            return rc;
     }
     return HVD_OK;
 }

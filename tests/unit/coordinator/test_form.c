@@ -432,6 +432,25 @@ Test(form, a_loss_explains_a_failure_to_form, .timeout = 10)
     feed_free(f);
 }
 
+/* It hung up on its peers, who are heard first. */
+Test(form, a_limit_explains_broken_connections, .timeout = 10)
+{
+    struct feed *f = feed_job(2);
+
+    for (int r = 0; r < 2; r++)
+        feed_hello(f, 1 + (uint64_t)r,
+                   &(struct feed_hello){.want = r, .plane = HVI_PLANE_SHM});
+    feed_forget(f);
+    feed_formed(f, 2, 1, 1, HVD_EIO, "rank 0: connection reset by peer");
+    feed_wait(f, 20);
+    feed_formed(f, 1, 1, 1, HVD_ELIMIT, "too many open files");
+    feed_is(f, "");
+    feed_wait(f, 200);
+    feed_has(f, "send 2 CLOSED rank=0 HVD_ELIMIT cause='could not form the shm data "
+                "plane: too many open files'");
+    feed_free(f);
+}
+
 Test(form, forming_has_a_deadline, .timeout = 10)
 {
     struct feed *f = feed_job(2);
