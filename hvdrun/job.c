@@ -31,7 +31,9 @@
 
 extern char **environ;
 
-#define KEEPER_MS 500 /* it kills at once; the killed need some time to be gone */
+#define FANOUT_DEFAULT 32 /* hosts connected to at the same time */
+#define TRIES_MAX 4       /* of ssh, while its server is busy */
+#define KEEPER_MS 500     /* it kills at once; the killed need some time to be gone */
 
 static const char *peer_name(const struct hvi_job_peer *p, char *out, size_t cap)
 {
@@ -93,7 +95,7 @@ static void close_all(struct hvi_job *j)
 {
     uv_timer_t *const timers[] = {&j->start_timer,   &j->limit_timer, &j->settle_timer,
                                   &j->stop_timer,    &j->line_timer,  &j->end_timer,
-                                  &j->suspend_timer, &j->ssh_timer};
+                                  &j->suspend_timer, &j->ssh_timer,   &j->try_timer};
 
     j->phase = HVI_JOB_OVER;
     if (!j->handles_open)
@@ -205,13 +207,15 @@ void hvi_job_check_over(struct hvi_job *j)
         close_all(j);
 }
 
+static bool try_again(struct hvi_job_peer *p);
+
 /* A process of ours has ended and all it had to say is read. */
 static void check_peer(struct hvi_job_peer *p)
 {
     struct hvi_job *j = p->job;
     char name[HVI_HOST_NAME_MAX + 32], words[128];
 
-    if (!gone(p))
+    if (!gone(p) || try_again(p))
         return;
     if (j->phase == HVI_JOB_RUNNING) {
         peer_name(p, name, sizeof name);
@@ -449,12 +453,15 @@ static bool same_version(struct hvi_job_peer *p, const char *version)
     return false;
 }
 
+static void start_agents(struct hvi_job *j);
+
 static void on_agent_up(struct hvi_job_peer *p, const Hvi__AgentUp *m)
 {
     if (!same_version(p, m->version))
         return;
     p->up = true;
     send_specs(p->job);
+    start_agents(p->job); /* its place among those that connect is free */
 }
 
 static void agent_frame(struct hvi_chan *c, const struct hvi_msg *msg)
@@ -596,6 +603,76 @@ static enum hvd_status start_agent(struct hvi_job *j, size_t host, struct hvi_er
     return start_peer(&j->agent[host], argv, &agent_ops, err);
 }
 
+static bool may_start(const struct hvi_job *j)
+{
+    return j->phase == HVI_JOB_RUNNING && !j->stopping && j->trouble_ms == 0;
+}
+
+/* What is left of a try. */
+static void forget(struct hvi_job_peer *p)
+{
+    hvi_chan_fini(&p->chan);
+    *p = (struct hvi_job_peer){
+        .job = p->job, .host = p->host, .remote = p->remote, .tries = p->tries};
+}
+
+static void try_cb(uv_timer_t *t)
+{
+    start_agents(t->data);
+}
+
+/* Those not started yet, no more at a time than --fanout says. */
+static void start_agents(struct hvi_job *j)
+{
+    int64_t now = hvi_now_ms();
+    int64_t next_ms = INT64_MAX;
+    int room = j->opts->fanout > 0 ? j->opts->fanout : FANOUT_DEFAULT;
+    struct hvi_err err = {""};
+
+    for (size_t i = 0; i < j->plan->nhosts; i++)
+        room -= j->agent[i].remote && j->agent[i].started && !j->agent[i].up;
+    for (size_t i = 0; i < j->plan->nhosts && may_start(j); i++) {
+        struct hvi_job_peer *p = &j->agent[i];
+
+        if (p->started || (p->remote && room <= 0))
+            continue;
+        if (p->start_ms > now) {
+            next_ms = p->start_ms < next_ms ? p->start_ms : next_ms;
+            continue;
+        }
+        room -= p->remote;
+        if (p->tries > 0)
+            forget(p);
+        p->tries++;
+        if (start_agent(j, i, &err) != HVD_OK) {
+            fail_start(j, HVI_EXIT_LAUNCHER, text_of("%s", err.text));
+            hvi_job_check_over(j);
+        }
+    }
+    if (next_ms != INT64_MAX && may_start(j))
+        uv_timer_start(&j->try_timer, try_cb, (uint64_t)(next_ms - now), 0);
+}
+
+/* An ssh server that drops connections beyond MaxStartups takes them a moment later:
+ * after 0.2 to 0.4 s, then twice that, then four times. */
+static bool try_again(struct hvi_job_peer *p)
+{
+    struct hvi_job *j = p->job;
+    uint32_t dice = 0;
+    int tries = p->tries;
+
+    if (!p->remote || p->up || !may_start(j) || tries >= TRIES_MAX ||
+        !hvi_job_ssh_busy(p))
+        return false;
+    close_peer(p); /* its handles are gone when the timer fires */
+    p->started = false;
+    (void)hvi_random((uint8_t *)&dice, sizeof dice);
+    p->start_ms = hvi_now_ms() + ((200 + dice % 200) << (tries - 1));
+    hvi_log_info("job", "host=%s busy, try=%d", j->plan->host[p->host].name, tries);
+    start_agents(j);
+    return true;
+}
+
 /* A port nobody has now, for programs that build their own group (MASTER_PORT). */
 static int free_port(void)
 {
@@ -694,7 +771,7 @@ static void init_timers(struct hvi_job *j)
 {
     uv_timer_t *const timers[] = {&j->start_timer,   &j->limit_timer, &j->settle_timer,
                                   &j->stop_timer,    &j->line_timer,  &j->end_timer,
-                                  &j->suspend_timer, &j->ssh_timer};
+                                  &j->suspend_timer, &j->ssh_timer,   &j->try_timer};
 
     for (size_t i = 0; i < sizeof timers / sizeof timers[0]; i++) {
         uv_timer_init(&j->loop, timers[i]);
@@ -732,6 +809,7 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
 {
     enum hvd_status rc = init_ranks(j, err);
 
+    j->rshell = hvi_rshell_choose(j->opts);
     if (rc == HVD_OK && uv_loop_init(&j->loop) != 0)
         rc = hvi_fail(err, HVD_EIO, "cannot make an event loop: %s", strerror(errno));
     if (rc != HVD_OK)
@@ -747,8 +825,8 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
         rc = start_coord(j, err);
     if (rc == HVD_OK)
         rc = hvi_proc_find("hvd-agent", j->agent_path, err);
-    for (size_t i = 0; i < j->plan->nhosts && rc == HVD_OK; i++)
-        rc = start_agent(j, i, err);
+    if (rc == HVD_OK)
+        start_agents(j);
     return rc;
 }
 

@@ -12,6 +12,7 @@
 #include "hvdrun/report.h"
 #include "hvdrun/rundir.h"
 #include "hvdrun/sink.h"
+#include "hvdrun/sshargv.h"
 #include "hvdrun/verdict.h"
 #include "proto/sec/handshake.h"
 
@@ -58,9 +59,11 @@ struct hvi_job_peer {
     struct hvi_chan chan;
     bool started, up, spec_sent, chan_ended, reaped;
     int wait_status;
-    char why[160]; /* a damaged channel */
-    bool stopped;  /* by SIGSTOP, as far as we know: it is our child */
-    bool remote;   /* proc is the ssh that leads to it */
+    char why[160];    /* a damaged channel */
+    bool stopped;     /* by SIGSTOP, as far as we know: it is our child */
+    bool remote;      /* proc is the ssh that leads to it */
+    int tries;        /* of ssh so far */
+    int64_t start_ms; /* not before; 0: at once */
     struct hvi_job_words words;
 };
 
@@ -80,7 +83,8 @@ struct hvi_job {
     enum hvi_job_phase phase;
     uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     char rundir[HVI_RUNDIR_MAX], endpoint[HVI_RUNDIR_MAX + 16];
-    char agent_path[PATH_MAX];
+    char agent_path[PATH_MAX]; /* here */
+    struct hvi_rshell rshell;
     bool tcp; /* some host is remote: the coordinator listens on own_addr */
     char own_addr[HVI_ADDR_MAX], master_addr[HVI_HOST_NAME_MAX + 1];
     char cwd[4096];
@@ -103,7 +107,7 @@ struct hvi_job {
     uint64_t stdin_sent;
     /* timers and signals */
     uv_timer_t start_timer, limit_timer, settle_timer, stop_timer, line_timer,
-        end_timer, suspend_timer, ssh_timer;
+        end_timer, suspend_timer, ssh_timer, try_timer;
     uv_signal_t signal[12];
     int nsignals;
     bool handles_open, impatient; /* impatient: HVI_JOB_END_MS have passed */
@@ -153,6 +157,8 @@ void hvi_job_stuck_cb(uv_timer_t *t);
 enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err);
 /** Starts ssh for a remote host; its frame pipes are in peer->proc. */
 enum hvd_status hvi_job_ssh_start(struct hvi_job_peer *p, struct hvi_err *err);
+/** Its server had too many connections: worth another try. */
+bool hvi_job_ssh_busy(struct hvi_job_peer *p);
 /** Its process has ended, or its agent's frames: what to tell the user. Heap. */
 char *hvi_job_ssh_text(struct hvi_job_peer *p);
 /** Its agent's frames have ended before its process: that may take a moment. */

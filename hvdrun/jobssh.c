@@ -52,7 +52,7 @@ static void read_all(int fd, char *out, size_t cap)
 static void real_name(const struct hvi_job *j, const struct hvi_host *host, char *out,
                       size_t cap)
 {
-    char **argv = hvi_sshargv_make(host, j->opts, NULL);
+    char **argv = hvi_sshargv_make(&j->rshell, host, j->opts, NULL);
     char *text = malloc(SETTINGS_BYTES);
     struct hvi_proc proc;
     struct hvi_err err;
@@ -196,10 +196,16 @@ void hvi_job_ssh_close(struct hvi_job_peer *p)
 
 /* ---- its life */
 
+static const char *remote_agent(const struct hvi_job *j)
+{
+    return j->opts->agent_path != NULL ? j->opts->agent_path : j->agent_path;
+}
+
 enum hvd_status hvi_job_ssh_start(struct hvi_job_peer *p, struct hvi_err *err)
 {
     struct hvi_job *j = p->job;
-    char **argv = hvi_sshargv_make(&j->plan->host[p->host], j->opts, j->agent_path);
+    char **argv =
+        hvi_sshargv_make(&j->rshell, &j->plan->host[p->host], j->opts, remote_agent(j));
     enum hvd_status rc;
 
     if (argv == NULL)
@@ -209,8 +215,10 @@ enum hvd_status hvi_job_ssh_start(struct hvi_job_peer *p, struct hvi_err *err)
         char why[HVD_ERROR_TEXT_MAX];
 
         snprintf(why, sizeof why, "%.300s", err->text);
-        rc = hvi_fail(err, rc, "%s: %s; ranks on other hosts need ssh on PATH",
-                      j->plan->host[p->host].name, why);
+        rc = j->rshell.kind == HVI_RSHELL_SSH
+                 ? hvi_fail(err, rc, "%s: %s; ranks on other hosts need ssh on PATH",
+                            j->plan->host[p->host].name, why)
+                 : hvi_fail(err, rc, "%s: %s", j->plan->host[p->host].name, why);
     }
     hvi_sshargv_free(argv);
     if (rc != HVD_OK)
@@ -225,21 +233,36 @@ enum hvd_status hvi_job_ssh_start(struct hvi_job_peer *p, struct hvi_err *err)
     return HVD_OK;
 }
 
-char *hvi_job_ssh_text(struct hvi_job_peer *p)
+static struct hvi_ssh_failure failure_of(struct hvi_job_peer *p)
 {
     const struct hvi_job *j = p->job;
-    const struct hvi_host *host = &j->plan->host[p->host];
-    char dest[DESTINATION_MAX], text[HVI_SSHTEXT_MAX];
-    struct hvi_ssh_failure f = {.host = host->name,
-                                .dest =
-                                    hvi_sshargv_destination(host, dest, sizeof dest),
-                                .agent = j->agent_path,
-                                .port = j->opts->ssh_port,
-                                .wait_status = p->wait_status,
-                                .up = p->up};
 
     drain(p);
-    f.said = p->words.said;
+    return (struct hvi_ssh_failure){
+        .host = j->plan->host[p->host].name,
+        .shell = j->rshell.kind == HVI_RSHELL_SSH ? NULL : j->rshell.command,
+        .agent = remote_agent(j),
+        .agent_named = j->opts->agent_path != NULL,
+        .said = p->words.said,
+        .port = j->opts->ssh_port,
+        .wait_status = p->wait_status,
+        .up = p->up};
+}
+
+bool hvi_job_ssh_busy(struct hvi_job_peer *p)
+{
+    struct hvi_ssh_failure f = failure_of(p);
+
+    return hvi_sshtext_busy(&f);
+}
+
+char *hvi_job_ssh_text(struct hvi_job_peer *p)
+{
+    const struct hvi_host *host = &p->job->plan->host[p->host];
+    char dest[DESTINATION_MAX], text[HVI_SSHTEXT_MAX];
+    struct hvi_ssh_failure f = failure_of(p);
+
+    f.dest = hvi_sshargv_destination(host, dest, sizeof dest);
     return strdup(hvi_sshtext(&f, text));
 }
 

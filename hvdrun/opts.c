@@ -37,6 +37,8 @@ void hvi_opts_fini(struct hvi_opts *o)
     free(o->config_file);
     free(o->interfaces);
     free(o->ssh_identity);
+    free(o->rsh);
+    free(o->agent_path);
     for (size_t i = 0; i < o->nssh_args; i++)
         free(o->ssh_args[i]);
     free(o->ssh_args);
@@ -388,6 +390,13 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
         return set_text(&o->ssh_identity, value, err);
     case HVI_OPT_SSH_ARG:
         return add_text(&o->ssh_args, &o->nssh_args, value, err);
+    case HVI_OPT_RSH:
+        return set_text(&o->rsh, value, err);
+    case HVI_OPT_AGENT_PATH:
+        return set_text(&o->agent_path, value, err);
+    case HVI_OPT_FANOUT:
+        o->fanout = atoi(value);
+        return HVD_OK;
     case HVI_OPT_NETWORK:
         return take_interfaces(o, value, err);
     case HVI_OPT_NO_ENV:

@@ -63,6 +63,9 @@ struct hvi_opts {
     char *ssh_identity; /* NULL: not given */
     char **ssh_args;    /* [nssh_args] words for ssh */
     size_t nssh_args;
+    char *rsh;              /* NULL: not given */
+    char *agent_path;       /* on other hosts; NULL: not given */
+    int fanout;             /* 0: not given */
     struct hvi_optenv *env; /* [nenv] for the workers, in the order given */
     size_t nenv, env_cap;
     bool no_env;      /* of the environment only PATH and what is in env_globs */

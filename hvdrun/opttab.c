@@ -90,6 +90,29 @@ const struct hvi_opt hvi_opt_table[] = {
      .id = HVI_OPT_SSH_ARG,
      .help = "One more word for ssh (may be repeated), before those of hvdrun: "
              "--ssh-arg=-oProxyJump=gate"},
+    {.name = "rsh",
+     .arg = HVI_ARG_TEXT,
+     .arg_name = "COMMAND",
+     .section = HVI_OPT_HOSTS,
+     .id = HVI_OPT_RSH,
+     .help = "What leads to other hosts in place of ssh: 'srun' (the default inside a "
+             "Slurm job), a command that takes host and command line as rsh does, or "
+             "one with %h for the host (%u for the user), as 'docker exec -i %h'; also "
+             "HVD_RSH"},
+    {.name = "agent-path",
+     .arg = HVI_ARG_TEXT,
+     .arg_name = "FILE",
+     .section = HVI_OPT_HOSTS,
+     .id = HVI_OPT_AGENT_PATH,
+     .help = "Where hvd-agent is on other hosts; default: in the same place as here, "
+             "else on PATH there"},
+    {.name = "fanout",
+     .arg = HVI_ARG_INT,
+     .min = 1,
+     .max = 1024,
+     .section = HVI_OPT_HOSTS,
+     .id = HVI_OPT_FANOUT,
+     .help = "How many hosts to connect to at the same time; default: 32"},
     {.name = "network-interfaces",
      .also = "network-interface",
      .arg = HVI_ARG_TEXT,

@@ -48,6 +48,9 @@ enum hvi_opt_id {
     HVI_OPT_SSH_PORT, /* for remote hosts: without effect on local ones */
     HVI_OPT_SSH_IDENTITY,
     HVI_OPT_SSH_ARG,
+    HVI_OPT_RSH,
+    HVI_OPT_AGENT_PATH,
+    HVI_OPT_FANOUT,
     HVI_OPT_NETWORK,
     HVI_OPT_NO_ENV,
     HVI_OPT_OUTPUT_DIR, /* files; the output is shown as well */

@@ -51,7 +51,7 @@ static enum kind kind_of(const struct hvi_ssh_failure *f)
 {
     int status = WIFEXITED(f->wait_status) ? WEXITSTATUS(f->wait_status) : -1;
 
-    if (status == 255) {
+    if (status == 255 && f->shell == NULL) {
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
             if (strstr(f->said, parts[i].part) != NULL)
                 return parts[i].kind;
@@ -162,10 +162,11 @@ static void before_up(const struct hvi_ssh_failure *f, char *out, size_t cap)
                  f->host, last_line(f->said, shown, sizeof shown));
         break;
     case KIND_MISSING:
-        snprintf(out, cap,
-                 "%s: there is no %s there; install hvd on it, the same version in the "
-                 "same place",
-                 f->host, f->agent);
+        snprintf(out, cap, "%s: there is no %s there%s", f->host, f->agent,
+                 f->agent_named
+                     ? " (--agent-path)"
+                     : ", nor hvd-agent on PATH; install hvd on it, the same "
+                       "version, or say where with --agent-path");
         break;
     case KIND_NOT_EXECUTABLE:
         snprintf(out, cap,
@@ -176,11 +177,22 @@ static void before_up(const struct hvi_ssh_failure *f, char *out, size_t cap)
     case KIND_UNSET:
     default:
         last_line(f->said, shown, sizeof shown);
+        if (f->shell != NULL) {
+            snprintf(out, cap, "%s: '%.100s' %s before hvd-agent answered%s%s", f->host,
+                     f->shell, hvi_exit_words(f->wait_status, words, sizeof words),
+                     shown[0] != '\0' ? ": " : "", shown);
+            break;
+        }
         snprintf(out, cap,
                  "%s: ssh %s before hvd-agent answered%s%s; try: ssh%s %s true",
                  f->host, hvi_exit_words(f->wait_status, words, sizeof words),
                  shown[0] != '\0' ? ": " : "", shown, port, f->dest);
     }
+}
+
+bool hvi_sshtext_busy(const struct hvi_ssh_failure *f)
+{
+    return !f->up && kind_of(f) == KIND_BUSY;
 }
 
 char *hvi_sshtext(const struct hvi_ssh_failure *f, char out[HVI_SSHTEXT_MAX])
@@ -196,7 +208,8 @@ char *hvi_sshtext(const struct hvi_ssh_failure *f, char out[HVI_SSHTEXT_MAX])
         snprintf(out, HVI_SSHTEXT_MAX, "lost the connection to %s%s%s; the job ends",
                  f->host, shown[0] != '\0' ? ": " : "", shown);
     else if (WIFSIGNALED(f->wait_status))
-        snprintf(out, HVI_SSHTEXT_MAX, "the ssh to %s %s; the job ends", f->host,
+        snprintf(out, HVI_SSHTEXT_MAX, "the %.100s to %s %s; the job ends",
+                 f->shell != NULL ? f->shell : "ssh", f->host,
                  hvi_exit_words(f->wait_status, words, sizeof words));
     else
         snprintf(out, HVI_SSHTEXT_MAX, "the agent on %s %s%s%s; the job ends", f->host,

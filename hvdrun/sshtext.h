@@ -11,12 +11,17 @@
 struct hvi_ssh_failure {
     const char *host;  /* as in the plan */
     const char *dest;  /* as given to ssh: with the user, if one was named */
+    const char *shell; /* NULL: ssh; else the command that stands for it */
     const char *agent; /* the path that was started there */
+    bool agent_named;  /* by --agent-path: PATH was not searched */
     const char *said;  /* the last that ssh, or the shell there, wrote to stderr */
     int port;          /* of -p; 0: not given */
     int wait_status;
     bool up; /* the agent had answered: the job was running there */
 };
+
+/** The ssh server there had too many connections at once: worth another try. */
+bool hvi_sshtext_busy(const struct hvi_ssh_failure *f);
 
 /**
  * One or two lines without a last newline: the host, what happened, and what to do.

@@ -5,7 +5,7 @@
 # deadline: 120
 . "$HVD_SRC/tests/e2e/lib.sh"
 
-mkdir bin
+mkdir bin elsewhere
 cat >bin/ssh <<'END'
 #!/bin/bash
 # The host's name says how it behaves; each call is a line of $T/calls.
@@ -36,6 +36,17 @@ silent*) fail "ssh: connect to host $host port 22: Connection timed out" ;;
 denies*) fail "me@$host: Permission denied (publickey,password)." ;;
 newkey*) fail "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @" "Host key verification failed." ;;
 nokey*) fail "No ED25519 host key is known for $host and you have requested strict checking." "Host key verification failed." ;;
+crowded*) # the third time there is room
+    touch "$T/crowd.$host"
+    [ "$(wc -l <"$T/crowd.$host")" = 2 ] || {
+        echo again >>"$T/crowd.$host"
+        fail "kex_exchange_identification: read: Connection reset by peer"
+    }
+    ;;
+moved*) # hvd is somewhere else there
+    ln -sf "$HVD_BUILD/bin/hvd-agent" "$T/elsewhere/hvd-agent"
+    exec env PATH="$T/elsewhere:$PATH" SHELL=/bin/sh sh -c "${2//$HVD_BUILD//nowhere}"
+    ;;
 busy*) fail "kex_exchange_identification: Connection closed by remote host" ;;
 empty*) echo "sh: 1: exec: hvd-agent: not found" >&2; exit 127 ;;
 slow*) exec sleep 60 ;;
@@ -70,7 +81,7 @@ for r in 0 1 2 3; do
     [ "$(cat marked.$r)" = "$MARKED" ] || die "the environment arrives changed"
 done
 [ "$(grep -c -- --stdin calls)" = 2 ] || die "one ssh a host expected: $(cat calls)"
-grep -q -- "-o BatchMode=yes .* me@host2 exec '$HVD_BUILD/bin/hvd-agent' --stdin" calls ||
+grep -q -- "-o BatchMode=yes .* me@host2 exec sh -c '.* --stdin' '$HVD_BUILD/bin/hvd-agent'" calls ||
     die "not the words expected: $(cat calls)"
 grep -qi 'marked\|quotes\|key=' calls && die "the environment is in the words of ssh"
 echo "ok one ssh a host; plan, environment and directory arrive"
@@ -128,14 +139,48 @@ fails newkey1 'newkey1: its host key has changed'
 expect_line err "ssh-keygen -R newkey1"
 fails nokey1 'nokey1: its host key is not known here'
 fails busy1 'busy1: its ssh server closed the connection before the login'
-fails empty1 "empty1: there is no $HVD_BUILD/bin/hvd-agent there; install hvd"
+fails empty1 "empty1: there is no $HVD_BUILD/bin/hvd-agent there, nor hvd-agent on PATH; install hvd"
 fails old1 'the agent on old1 is of version 0\.0\.9, this hvdrun of [0-9.]+; install the same'
 fails strange1 'the agent on strange1 sent what cannot be read \(not an hvd frame'
 fails endless1 'the agent on endless1 sent what cannot be read \(64 KiB of text and no frame'
+run hvdrun -np 1 --agent-path /my/agent -H empty1 true
+expect_line err '^hvdrun: empty1: there is no /my/agent there \(--agent-path\)$'
 PATH=$HVD_BUILD/bin run hvdrun -np 1 -H host1 true
 expect_status 125
 expect_line err '^hvdrun: host1: cannot start ssh: No such file or directory; ranks on other hosts need ssh'
 echo "ok failures of ssh name the host and the fix"
+
+run hvdrun -np 3 -H host1,crowded1,crowded2 ./sum
+expect_status 0
+[ "$(grep -c ':sum 3 of 3 on ' out)" = 3 ] || die "three sums expected"
+run hvdrun -np 1 -H moved1 echo x
+expect_status 0
+run hvdrun --fanout 1 -np 4 -H host1,host2,host3,host4 ./sum
+expect_status 0
+echo "ok a busy server gets another try; hvd-agent is found on PATH; one host after another"
+
+cat >bin/srun <<'END'
+#!/bin/bash
+printf '%s\n' "$*" >>"$T/steps"
+while [ "${1#-}" != "$1" ]; do shift; done
+exec "$@"
+END
+chmod +x bin/srun
+rm calls
+SLURM_JOB_ID=1 run hvdrun -np 2 -H host1,host2 ./sum
+expect_status 0
+[ "$(grep -c -- '--overlap .*--nodelist=host[12] sh -c' steps)" = 2 ] || die "two steps expected: $(cat steps)"
+printf '#!/bin/sh\necho "$1" >>"$T/hops"\nshift\nexec "$@"\n' >bin/hop
+chmod +x bin/hop
+HVD_RSH='hop to-%h' run hvdrun -np 2 -H host1,host2 true
+expect_status 0
+[ "$(sort hops | tr '\n' ' ')" = 'to-host1 to-host2 ' ] || die "two hops expected: $(cat hops)"
+run hvdrun --rsh 'false -x' -np 1 -H host1 true
+expect_status 125
+expect_line err "^hvdrun: host1: 'false -x' exited with status 1 before hvd-agent answered$"
+[ ! -e calls ] || die "ssh was called: $(cat calls)"
+rm bin/srun
+echo "ok srun inside a Slurm job; --rsh and HVD_RSH"
 
 # ssh is hvd-agent here, because of exec
 hvdrun -x SSH_RUN=$$ -np 4 -H host1:2,host2:2 sh -c 'sleep 300; true' >out 2>err &

@@ -81,11 +81,11 @@ Test(sshtext, known_failures_name_the_host_and_the_fix, .timeout = 5)
 Test(sshtext, an_agent_that_cannot_run_is_told_apart, .timeout = 5)
 {
     check(EXITED(127), 0, false, "sh: 1: exec: /opt/hvd-agent: not found\n",
-          "h1: there is no /opt/hvd-agent there; install hvd on it, the same version "
-          "in the same place");
+          "h1: there is no /opt/hvd-agent there, nor hvd-agent on PATH; install hvd on "
+          "it, the same version, or say where with --agent-path");
     check(EXITED(1), 0, false, "/opt/hvd-agent: Command not found.\n", /* csh */
-          "h1: there is no /opt/hvd-agent there; install hvd on it, the same version "
-          "in the same place");
+          "h1: there is no /opt/hvd-agent there, nor hvd-agent on PATH; install hvd on "
+          "it, the same version, or say where with --agent-path");
     check(EXITED(126), 0, false, "bash: /opt/hvd-agent: Permission denied\n",
           "h1: /opt/hvd-agent cannot be executed there; is it made for that machine, "
           "and is the file system mounted noexec?");
