@@ -1,5 +1,6 @@
 """Every name that programs written for Horovod use is there, with its arguments."""
 
+import ast
 import importlib
 import inspect
 import os
@@ -27,15 +28,25 @@ def find(module, name):
 
 
 def arguments(text):
-    """[(name, has a default)] of a signature's text."""
+    """[(name, text of its default or None)] of a signature's text."""
     inside = text[text.index("(") + 1 : text.rindex(")")]
     inside = re.sub(r"\[[^]]*\]", "", re.sub(r"\[[^][]*\[[^]]*\][^]]*\]", "", inside))
     found = []
     for part in filter(None, (p.strip() for p in inside.split(","))):
         if part.startswith("*"):
             continue
-        found.append((part.split(":")[0].split("=")[0].strip(), "=" in part))
+        name, equals, default = part.partition("=")
+        found.append((name.split(":")[0].strip(), default.strip() if equals else None))
     return found
+
+
+def same_default(value, text):
+    if value is inspect.Parameter.empty:
+        return False
+    try:
+        return value == ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return True  # a name
 
 
 MODULES = sorted({row[0] for row in rows()})
@@ -47,7 +58,7 @@ def test_names_and_arguments(module):
     for where, kind, name, signature in rows():
         if where != module:
             continue
-        if kind == "reexport" or kind == "attribute" or kind == "class":
+        if kind in ("reexport", "attribute", "class", "property"):
             if not hasattr_deep(where, name):
                 pytest.fail("%s.%s is missing" % (where, name))
             checked += 1
@@ -64,12 +75,17 @@ def test_names_and_arguments(module):
         except (TypeError, ValueError):
             continue
         takes_all = any(p.kind is p.VAR_KEYWORD for p in have.values())
-        for argument, optional in arguments(signature.split("  @")[0]):
+        wanted = arguments(signature.split("  @")[0])
+        for argument, default in wanted:
             if argument in ("self", "cls") or takes_all:
                 continue
             assert argument in have, "%s.%s has no argument %s" % (where, name, argument)
-            if optional:
-                assert have[argument].default is not inspect.Parameter.empty, (name, argument)
+            if default is not None:
+                assert same_default(have[argument].default, default), (name, argument)
+        if not takes_all:
+            # given by position, they mean the same
+            order = [a for a, _ in wanted if a not in ("self", "cls")]
+            assert [a for a in have if a in order] == order, (where, name)
     assert checked
 
 
