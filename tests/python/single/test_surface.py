@@ -152,3 +152,18 @@ def test_one_process_without_a_launcher():
     )
     env = {k: v for k, v in os.environ.items() if not k.startswith(("HVD_C", "HOROVOD_"))}
     subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+
+@pytest.mark.parametrize("module", ["mxnet", "spark", "ray"])
+def test_what_is_not_there_says_so(module, tmp_path, monkeypatch):
+    from horovod.common.util import extension_available
+
+    with pytest.raises(ImportError, match="Extension horovod.%s has not been built" % module):
+        importlib.import_module("horovod." + module)
+    # with the framework the text is another one
+    package = {"mxnet": "mxnet", "spark": "pyspark", "ray": "ray"}[module]
+    (tmp_path / (package + ".py")).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ImportError, match="does not support %s yet" % package):
+        importlib.import_module("horovod." + module)
+    assert not extension_available(module)
