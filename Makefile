@@ -198,7 +198,8 @@ wheel: all
 	    $(B)/$${main%:*}.o $(B)/lib/libhvi.a $(LIBS_ALL) || exit 1; done
 	$(Q)for f in $$(ldd $(W)/bin/* $(W)/lib/* | awk '$$2 == "=>" && $$3 ~ /^\// { print $$3 }' | sort -u | \
 	  grep -v -E '/(libc|libm|libdl|librt|libpthread|libgcc_s|ld-linux[^/]*)\.so'); do \
-	  cp -L $$f $(W)/lib/ || exit 1; done
+	  cp -L $$f $(W)/lib/ && worker/python/licenses.sh $(W)/licenses $$f || exit 1; done
+	$(Q)cp LICENSE $(W)/licenses/
 	$(Q)strip -S $(W)/bin/* $(W)/lib/*
 	$(Q)$(PYTHON) worker/python/make_wheel.py $(VERSION) $(W) $(B)/dist
 # use the package from the tree: PYTHONPATH=worker/python

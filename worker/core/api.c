@@ -78,6 +78,39 @@ static struct hvi_ctx *enter(enum hvd_status *rc)
     return c;
 }
 
+static bool equal_sets(const int32_t *a, const int32_t *b, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        int32_t k = 0;
+
+        while (k < count && b[k] != a[i])
+            k++;
+        if (k == count)
+            return false;
+    }
+    return true;
+}
+
+/* Here and not only at the coordinator, where it would be the end of the job. */
+static enum hvd_status check_sets(const struct hvd_config *config)
+{
+    for (int32_t i = 0; i < config->nsets; i++) {
+        const int32_t *ranks = config->set_ranks[i];
+        int32_t count = config->set_sizes[i];
+
+        if (count < 1 || ranks == NULL)
+            return hvi_fail(&last, HVD_EINVAL, "hvd_config: process set %d is empty",
+                            i + 1);
+        for (int32_t k = 0; k < i; k++)
+            if (config->set_sizes[k] == count &&
+                equal_sets(config->set_ranks[k], ranks, count))
+                return hvi_fail(&last, HVD_EDUPLICATE,
+                                "hvd_config: process sets %d and %d have the same ranks",
+                                k + 1, i + 1);
+    }
+    return HVD_OK;
+}
+
 static enum hvd_status check_config(const struct hvd_config *config)
 {
     if (config == NULL)
@@ -90,7 +123,7 @@ static enum hvd_status check_config(const struct hvd_config *config)
         (config->nranks > 0 && config->ranks == NULL) ||
         (config->nsets > 0 && (config->set_ranks == NULL || config->set_sizes == NULL)))
         return hvi_fail(&last, HVD_EINVAL, "hvd_config: a list is NULL or negative");
-    return HVD_OK;
+    return check_sets(config);
 }
 
 enum hvd_status hvd_init(const struct hvd_config *config)

@@ -92,11 +92,6 @@ static enum hvd_status add_psets(Hvi__Hello *m, const struct hvd_config *config,
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     list = (Hvi__PsetDef **)(void *)(defs + config->nsets);
     for (int32_t i = 0; i < config->nsets; i++) {
-        if (config->set_sizes[i] < 1 || config->set_ranks[i] == NULL) {
-            free(defs);
-            return hvi_fail(err, HVD_EINVAL, "hvd_config: process set %d is empty",
-                            i + 1);
-        }
         hvi__pset_def__init(&defs[i]);
         defs[i].n_ranks = (size_t)config->set_sizes[i];
         defs[i].ranks = (int32_t *)(uintptr_t)config->set_ranks[i];

@@ -729,6 +729,10 @@ static void on_join_done(struct hvi_ctx *c, const Hvi__JoinDone *m)
         hvi_negotiate_pump(c);
     }
     c->join_generation = m->generation;
+    /* what ranks did alone before they joined is not counted: from here on the k-th unnamed
+       operation is the k-th after this join, everywhere */
+    for (int32_t i = 0; i < c->npsets; i++)
+        memset(c->psets[i]->unnamed, 0, sizeof c->psets[i]->unnamed);
     op = c->join_op;
     c->join_op = NULL;
     if (op != NULL)

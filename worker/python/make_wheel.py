@@ -1,6 +1,6 @@
 """Write the wheel of the package: python3 make_wheel.py VERSION STAGE OUT
 
-STAGE  folder that holds lib/ and bin/, which become horovod/_dist
+STAGE  folder that holds lib/ and bin/, which become horovod/_dist, and licenses/
 OUT    folder for hvd-VERSION-py3-none-PLATFORM.whl
 
 Needs nothing but Python: the package holds no compiled Python, so there is nothing to
@@ -23,6 +23,7 @@ Name: hvd
 Version: %(version)s
 Summary: Data-parallel training for programs written for Horovod
 License: Apache-2.0
+License-File: LICENSE
 Requires-Python: >=3.8
 Provides-Extra: run
 Requires-Dist: cloudpickle; extra == "run"
@@ -92,6 +93,9 @@ def main(version, stage, out):
         for name, source in sorted(package_files(stage).items()):
             with open(source, "rb") as f:
                 add(name, f.read(), name.startswith("horovod/_dist/bin/"))
+        for name in sorted(os.listdir(os.path.join(stage, "licenses"))):
+            with open(os.path.join(stage, "licenses", name), "rb") as f:
+                add("%s/licenses/%s" % (info, name), f.read())
         add(info + "/METADATA", (METADATA % {"version": version, "readme": readme}).encode())
         add(info + "/WHEEL", (WHEEL % tag).encode())
         add(info + "/entry_points.txt", ENTRY_POINTS.encode())

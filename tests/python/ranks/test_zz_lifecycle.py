@@ -183,6 +183,34 @@ def test_pending_operations_fail_at_shutdown(hvd):
     hvd.init()
 
 
+def test_dropped_handles_are_given_back_at_shutdown(hvd):
+    def slot():
+        handle = hvd.allreduce_async(torch.ones(2), name="slot")
+        hvd.synchronize(handle)
+        return handle & 0xFFFFFFFF
+
+    before = slot()
+    for _ in range(3):
+        for _ in range(100):
+            hvd.allgather_async(torch.ones(2))
+        hvd.barrier()
+        hvd.shutdown()
+        hvd.init()
+    assert slot() < before + 200, "300 handles are still taken"
+
+
+def test_two_equal_static_sets_are_an_error_on_every_rank(hvd):
+    if hvd.size() == 1:
+        pytest.skip("needs 2 ranks")
+    hvd.shutdown()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="already exists|same ranks"):
+            hvd.init(process_sets=[hvd.ProcessSet([0]), hvd.ProcessSet([0])])
+        assert not hvd.is_initialized()
+    hvd.init()
+    assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum)) == hvd.size()
+
+
 def test_others_hear_of_a_rank_that_left(hvd):
     if hvd.size() == 1:
         pytest.skip("needs 2 ranks")

@@ -1,5 +1,6 @@
 """Every name that programs written for Horovod use is there, with its arguments."""
 
+import ast
 import importlib
 import inspect
 import os
@@ -27,15 +28,25 @@ def find(module, name):
 
 
 def arguments(text):
-    """[(name, has a default)] of a signature's text."""
+    """[(name, text of its default or None)] of a signature's text."""
     inside = text[text.index("(") + 1 : text.rindex(")")]
     inside = re.sub(r"\[[^]]*\]", "", re.sub(r"\[[^][]*\[[^]]*\][^]]*\]", "", inside))
     found = []
     for part in filter(None, (p.strip() for p in inside.split(","))):
         if part.startswith("*"):
             continue
-        found.append((part.split(":")[0].split("=")[0].strip(), "=" in part))
+        name, equals, default = part.partition("=")
+        found.append((name.split(":")[0].strip(), default.strip() if equals else None))
     return found
+
+
+def same_default(value, text):
+    if value is inspect.Parameter.empty:
+        return False
+    try:
+        return value == ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return True  # a name
 
 
 MODULES = sorted({row[0] for row in rows()})
@@ -47,7 +58,7 @@ def test_names_and_arguments(module):
     for where, kind, name, signature in rows():
         if where != module:
             continue
-        if kind == "reexport" or kind == "attribute" or kind == "class":
+        if kind in ("reexport", "attribute", "class", "property"):
             if not hasattr_deep(where, name):
                 pytest.fail("%s.%s is missing" % (where, name))
             checked += 1
@@ -64,12 +75,17 @@ def test_names_and_arguments(module):
         except (TypeError, ValueError):
             continue
         takes_all = any(p.kind is p.VAR_KEYWORD for p in have.values())
-        for argument, optional in arguments(signature.split("  @")[0]):
+        wanted = arguments(signature.split("  @")[0])
+        for argument, default in wanted:
             if argument in ("self", "cls") or takes_all:
                 continue
             assert argument in have, "%s.%s has no argument %s" % (where, name, argument)
-            if optional:
-                assert have[argument].default is not inspect.Parameter.empty, (name, argument)
+            if default is not None:
+                assert same_default(have[argument].default, default), (name, argument)
+        if not takes_all:
+            # given by position, they mean the same
+            order = [a for a, _ in wanted if a not in ("self", "cls")]
+            assert [a for a in have if a in order] == order, (where, name)
     assert checked
 
 
@@ -136,3 +152,18 @@ def test_one_process_without_a_launcher():
     )
     env = {k: v for k, v in os.environ.items() if not k.startswith(("HVD_C", "HOROVOD_"))}
     subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+
+@pytest.mark.parametrize("module", ["mxnet", "spark", "ray"])
+def test_what_is_not_there_says_so(module, tmp_path, monkeypatch):
+    from horovod.common.util import extension_available
+
+    with pytest.raises(ImportError, match="Extension horovod.%s has not been built" % module):
+        importlib.import_module("horovod." + module)
+    # with the framework the text is another one
+    package = {"mxnet": "mxnet", "spark": "pyspark", "ray": "ray"}[module]
+    (tmp_path / (package + ".py")).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ImportError, match="does not support %s yet" % package):
+        importlib.import_module("horovod." + module)
+    assert not extension_available(module)

@@ -23,6 +23,21 @@ def test_tag_and_contents():
     assert not [n for n in names if "__pycache__" in n or n.startswith("/")]
 
 
+def test_each_bundled_library_has_its_license():
+    with zipfile.ZipFile(WHEEL) as wheel:
+        names = wheel.namelist()
+        texts = [wheel.read(n).decode("utf-8", "replace") for n in names
+                 if "/licenses/" in n and not n.endswith("/LICENSE")]
+        assert b"Apache License" in wheel.read(
+            next(n for n in names if n.endswith("dist-info/licenses/LICENSE")))
+    bundled = [n.rsplit("/", 1)[1] for n in names
+               if n.startswith("horovod/_dist/lib/") and "libhvd" not in n]
+    assert bundled
+    for library in bundled:
+        text = [t for t in texts if t.startswith(library)]
+        assert text and len(text[0]) > 500, library
+
+
 def test_install_and_run(tmp_path):
     venv = tmp_path / "venv"
     made = subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", str(venv)])

@@ -165,7 +165,8 @@ struct hvd_op {
     int32_t root;      /* broadcast: *global* rank of the source */
     int32_t priority;  /* larger runs earlier among operations ready together; a hint */
     /** UTF-8, at most HVD_NAME_MAX bytes, copied. Equal on every rank. NULL or "": the
-     *  k-th unnamed operation of this kind and set matches the k-th on the others. */
+     *  k-th unnamed operation of this kind and set matches the k-th on the others; the
+     *  count starts anew when a join completes. */
     const char *name;
     /** Multiplied in before / after the reduction. 0 means 1.0: scale by
      *  `scale_to_zero` is not a use case. */

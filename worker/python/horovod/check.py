@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 
+from horovod._absent import ABSENT
+
 FRAMEWORKS = (("TensorFlow", "tensorflow"), ("PyTorch", "torch"), ("MXNet", "mxnet"))
 
 
@@ -16,7 +18,8 @@ def _works(module):
     """Is the framework installed, and has this package a module for it?"""
     try:
         return (
-            importlib.util.find_spec(module) is not None
+            module not in ABSENT
+            and importlib.util.find_spec(module) is not None
             and importlib.util.find_spec("horovod." + module) is not None
         )
     except (ImportError, ValueError):

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 from functools import lru_cache, wraps
 
+from horovod._absent import ABSENT
+
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 _PACKAGES = {"tensorflow": "tensorflow", "torch": "torch", "mxnet": "mxnet"}
@@ -33,6 +35,10 @@ def check_extension(ext_name, ext_env_var, pkg_path, *args):
 
 def extension_available(ext_base_name, verbose=False):
     """Can the module of this framework be used: is the framework installed?"""
+    if ext_base_name in ABSENT:
+        if verbose:
+            print("horovod.%s is not supported yet" % ext_base_name)
+        return False
     there = importlib.util.find_spec(_PACKAGES.get(ext_base_name, ext_base_name)) is not None
     if verbose and not there:
         print("%s is not installed" % ext_base_name)

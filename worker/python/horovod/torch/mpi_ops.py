@@ -135,8 +135,13 @@ _handle_map = {}
 
 
 def _forget_pending():
-    """After shutdown handles are stale: synchronize() must say so, not return None."""
+    """After shutdown handles are stale: synchronize() must say so, not return None.
+
+    Every operation has ended by then, so libhvd's handles and buffers are given back, also
+    those that the program has dropped.
+    """
     for pending in list(_handle_map.values()):
+        _native.release(pending.handles)
         pending.handles = ()
         pending.inputs = pending.finish = None
         pending.dead = HorovodInternalError(SHUT_DOWN)

@@ -9,7 +9,9 @@ SlotInfo = collections.namedtuple(
 
 
 def _to_response_string(self):
-    return ",".join(str(v) for v in self[1:])
+    """Rank and size among all, on the host, and across hosts."""
+    return ",".join(str(v) for v in (self.rank, self.size, self.local_rank, self.local_size,
+                                     self.cross_rank, self.cross_size))
 
 
 SlotInfo.to_response_string = _to_response_string

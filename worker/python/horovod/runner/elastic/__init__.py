@@ -1,0 +1,1 @@
+"""Elastic jobs: what programs and launchers share."""
