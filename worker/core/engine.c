@@ -22,6 +22,7 @@
 #include "proto/base/assert.h"
 #include "proto/base/clock.h"
 #include "proto/base/names.h"
+#include "worker/core/alloc.h"
 #include "worker/core/ctx.h"
 #include "worker/core/timeline.h"
 
@@ -161,6 +162,8 @@ static bool add_piece(struct hvi_exec *x, struct hvi_op *op, const struct hvi_sh
         p->splits = op->splits;
         p->rows = op->rows;
         p->cookie = op;
+        p->in_mem = hvi_region_block(op->in_region);
+        p->out_mem = hvi_region_block(op->out_region);
     }
     x->ops[x->group.npieces++] = op;
     return true;
@@ -250,6 +253,9 @@ static void fail_everything(struct hvi_ctx *c)
     struct hvi_entry *next;
     struct hvi_op *join;
 
+    /* before any of them completes: peers may be reading their tensors (plane.h) */
+    if (c->plane != NULL)
+        c->plane->ops->abort(c->plane, status);
     hvi_list_init(&list);
     pthread_mutex_lock(&c->lock);
     if (c->x.run != NULL)
