@@ -206,6 +206,9 @@ enum hvd_status hvi_negotiate_submit(struct hvi_ctx *c, struct hvi_entry *e,
                                      struct hvi_err *err);
 /** Move what the order has decided to ctx->runs. */
 void hvi_negotiate_pump(struct hvi_ctx *c);
+/** The same for the next group only, if there is none: what becomes ready until it runs
+ *  is fused into the one after it. */
+void hvi_negotiate_next(struct hvi_ctx *c);
 /** Let the board seal, wake whom it concerns. */
 void hvi_negotiate_poll(struct hvi_ctx *c);
 /** Write waiting announcements and readiness to the connection's buffer. */

@@ -372,7 +372,7 @@ static enum step run_progress(struct hvi_ctx *c)
 static bool take_run(struct hvi_ctx *c)
 {
     pthread_mutex_lock(&c->lock);
-    hvi_negotiate_pump(c);
+    hvi_negotiate_next(c);
     if (!hvi_list_empty(&c->runs)) {
         c->x.run = HVI_CONTAINER(c->runs.next, struct hvi_run, link);
         hvi_list_remove(&c->x.run->link);
