@@ -262,6 +262,9 @@ void hvi_engine_drain(struct hvi_ctx *c);
 void *hvi_engine_thread(void *ctx);
 /** Wake whoever runs groups: there is new work, or the end. Any thread. */
 void hvi_engine_kick(struct hvi_ctx *c);
+/** The same after a submission: whoever has nothing to run yet need not wake for it; the
+ *  one that seals it will. */
+void hvi_engine_submitted(struct hvi_ctx *c);
 
 /* ---- link.c */
 /** Connect, authenticate; blocking, until deadline_ms. */

@@ -474,14 +474,26 @@ static enum hvd_status run_locked(struct hvi_ctx *c, struct hvi_op *op,
     }
 }
 
-void hvi_engine_kick(struct hvi_ctx *c)
+static void unpark(struct hvi_ctx *c)
 {
     if (atomic_load(&c->parked)) {
         pthread_mutex_lock(&c->lock);
         pthread_cond_signal(&c->cond);
         pthread_mutex_unlock(&c->lock);
     }
+}
+
+void hvi_engine_kick(struct hvi_ctx *c)
+{
+    unpark(c);
     hvi_bell_ring(c->bells, c->bell);
+}
+
+void hvi_engine_submitted(struct hvi_ctx *c)
+{
+    unpark(c);
+    if (atomic_load(&c->nruns) > 0)
+        hvi_bell_ring(c->bells, c->bell);
 }
 
 void *hvi_engine_thread(void *arg)

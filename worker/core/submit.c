@@ -492,7 +492,7 @@ enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t 
     rc = submit_locked(c, ops, count, name, grouped, out, err);
     pthread_mutex_unlock(&c->lock);
     if (rc == HVD_OK && kick)
-        hvi_engine_kick(c);
+        hvi_engine_submitted(c);
     return rc;
 }
 
