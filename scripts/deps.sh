@@ -38,6 +38,8 @@ linting='  clang                     clang
            python3                   python3'
 bench='    openmpi-bin               openmpi-bin
            libopenmpi-dev            libopenmpi-dev
+           mpich                     mpich
+           libmpich-dev              libmpich-dev
            python3                   python3
            python3-torch             python3-torch'
 

@@ -8,6 +8,13 @@
  * before it tried, and the holder compares `published` with what it drained after it
  * unlocked (both seq_cst), so one of the two sees the other.
  *
+ * A complete id is not sealed while a member still has a group to read: what becomes
+ * complete until that member moves on goes into one group with it, up to the fusion
+ * threshold. Who reads and sees the backlog polls. A poll that fails because the holder
+ * is just deciding to wait is not lost either: the reader stored its cursor before it
+ * tried the lock, and the holder looks at the cursors again after it unlocked. Joining,
+ * leaving and what changes an id first seal all that is complete.
+ *
  * A holder that dies keeps the lock: nothing is sealed any more, and the coordinator
  * closes the epoch. Those that must have the lock spin at most LOCK_SPINS yields, then
  * go on without: the epoch is over anyway.
@@ -21,7 +28,7 @@
 #include <hvd/hvd.h>
 
 #define MAGIC 0x48564442u /* "HVDB" */
-#define LAYOUT 1u
+#define LAYOUT 2u
 #define RING_ENTRIES 8192u /* > ids a rank can have unsealed, plus stale ones */
 #define LOG_WORDS 32768u
 #define JOIN_ID 0xffffffffu
@@ -58,7 +65,9 @@ struct hvi_board {
     _Alignas(64) _Atomic uint64_t published; /* publications ever; writers: ranks */
     /* under the lock: */
     _Alignas(64) uint64_t drained;
-    _Atomic uint32_t backlog; /* the log was full: ready ids wait; read without lock */
+    _Atomic uint32_t backlog; /* ready ids that wait for readers; read without lock */
+    uint64_t ready_bytes;
+    struct hvi_board_mask owed; /* sealed outside a poll: to be woken by the next one */
     struct hvi_board_mask joined, left;
     uint32_t join_generation;
     uint32_t nready;
@@ -104,7 +113,7 @@ static bool lock_try(struct hvi_board *b)
 {
     uint32_t zero = 0;
 
-    return atomic_load_explicit(&b->lock, memory_order_relaxed) == 0 &&
+    return atomic_load(&b->lock) == 0 &&
            atomic_compare_exchange_strong(&b->lock, &zero, 1);
 }
 
@@ -163,7 +172,10 @@ static void consider(struct hvi_board *b, uint32_t id)
         return;
     s->ready = true;
     b->ready[b->nready++] = id;
+    b->ready_bytes += (uint64_t)s->meta.bytes;
 }
+
+static void settle(struct hvi_board *b);
 
 static void arrive(struct hvi_board *b, int r, uint32_t id, uint32_t generation)
 {
@@ -172,6 +184,7 @@ static void arrive(struct hvi_board *b, int r, uint32_t id, uint32_t generation)
     if (id == JOIN_ID) {
         if (generation != b->join_generation)
             return;
+        settle(b); /* what was complete before does not know of it */
         hvi_board_mask_set(&b->joined, r);
         for (uint32_t i = 0; i < HVI_BOARD_MAX_IDS; i++)
             if (mask_any(&b->ids[i].arrived))
@@ -267,6 +280,7 @@ static uint32_t pick(struct hvi_board *b, uint32_t *group)
         if (take) {
             group[n++] = id;
             bytes += (uint64_t)m->bytes;
+            b->ready_bytes -= (uint64_t)m->bytes;
         } else {
             b->ready[kept++] = id;
         }
@@ -314,30 +328,75 @@ static void append_group(struct hvi_board *b, const uint32_t *group, uint32_t n,
         wake->w[i] |= meta->members.w[i];
 }
 
-static bool seal(struct hvi_board *b, struct hvi_board_mask *wake)
+/* One of these ranks has a group to read. */
+static bool lags(const struct hvi_board *b, const struct hvi_board_mask *members)
+{
+    for (int r = 0; r < b->nlocal; r++) {
+        const struct rank_log *log = &b->ranks[r].log;
+
+        if (hvi_board_mask_has(members, r) && !hvi_board_mask_has(&b->left, r) &&
+            atomic_load_explicit(&log->head, memory_order_relaxed) !=
+                atomic_load(&log->cursor))
+            return true;
+    }
+    return false;
+}
+
+/* More may come that runs together with what is ready. */
+static bool may_grow(const struct hvi_board *b)
+{
+    return b->ready_bytes < b->fusion_bytes && b->nready < HVI_BOARD_GROUP_MAX_IDS;
+}
+
+/* awaited: the members whose reading is waited for, empty when nothing waits for that. */
+static bool seal(struct hvi_board *b, bool all, struct hvi_board_mask *wake,
+                 struct hvi_board_mask *awaited)
 {
     uint32_t group[HVI_BOARD_GROUP_MAX_IDS];
-    uint64_t room = log_room(b);
+    uint64_t room;
     bool any = false;
+    bool sorted = b->nready < 2;
 
-    if (b->nready > 1)
-        sort_ready(b);
+    memset(awaited, 0, sizeof *awaited);
+    atomic_store(&b->backlog, b->nready); /* before the cursors are looked at */
+    if (b->nready == 0)
+        return false;
+    room = log_room(b);
     while (b->nready > 0 && room >= 3 + 2 * HVI_BOARD_GROUP_MAX_IDS) {
-        uint32_t n = pick(b, group);
+        uint32_t n;
 
+        if (!sorted &&
+            (all || !may_grow(b) || !lags(b, &b->ids[b->ready[0]].meta.members))) {
+            sort_ready(b);
+            sorted = true;
+        }
+        *awaited = b->ids[b->ready[0]].meta.members;
+        if (!all && may_grow(b) && lags(b, awaited))
+            break;
+        memset(awaited, 0, sizeof *awaited);
+        n = pick(b, group);
         append_group(b, group, n, wake);
         room -= 3 + 2 * (uint64_t)n;
         any = true;
     }
     atomic_store(&b->backlog, b->nready);
-    if (b->nready > 0) /* readers that lag must move on */
+    if (b->nready > 0 && !mask_any(awaited)) /* readers that lag must move on */
         for (int r = 0; r < b->nlocal; r++)
             hvi_board_mask_set(wake, r);
     return any;
 }
 
+/* All that is complete gets its place now. */
+static void settle(struct hvi_board *b)
+{
+    struct hvi_board_mask awaited;
+
+    seal(b, true, &b->owed, &awaited);
+}
+
 bool hvi_board_poll(struct hvi_board *b, struct hvi_board_mask *wake)
 {
+    struct hvi_board_mask awaited;
     bool any = false;
 
     memset(wake, 0, sizeof *wake);
@@ -345,10 +404,14 @@ bool hvi_board_poll(struct hvi_board *b, struct hvi_board_mask *wake)
         if (!lock_try(b))
             return any;
         drain(b);
-        any |= seal(b, wake);
+        any |= seal(b, false, wake, &awaited) || mask_any(&b->owed);
+        for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
+            wake->w[i] |= b->owed.w[i];
+        memset(&b->owed, 0, sizeof b->owed);
         uint64_t drained = b->drained;
         unlock(b);
-        if (atomic_load(&b->published) == drained)
+        if (atomic_load(&b->published) == drained &&
+            (!mask_any(&awaited) || lags(b, &awaited)))
             return any;
     } while (1);
 }
@@ -378,6 +441,7 @@ void hvi_board_join_done(struct hvi_board *b, uint32_t generation)
     if (!lock_spin(b))
         return;
     drain(b);
+    settle(b);
     if (b->join_generation < generation) {
         b->join_generation = generation;
         memset(&b->joined, 0, sizeof b->joined);
@@ -395,6 +459,7 @@ void hvi_board_define(struct hvi_board *b, uint32_t id, uint32_t generation,
     s = &b->ids[id];
     if (s->generation < generation) {
         drain(b);
+        settle(b);
         for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
             s->stale.w[i] |= s->arrived.w[i];
         memset(&s->arrived, 0, sizeof s->arrived);
@@ -414,6 +479,7 @@ static void unready(struct hvi_board *b, uint32_t id)
         if (b->ready[i] != id)
             b->ready[kept++] = b->ready[i];
     b->nready = kept;
+    b->ready_bytes -= (uint64_t)b->ids[id].meta.bytes;
     b->ids[id].ready = false;
 }
 
@@ -425,6 +491,7 @@ bool hvi_board_evict(struct hvi_board *b, int r, uint32_t id, uint32_t generatio
     if (id >= HVI_BOARD_MAX_IDS || !lock_spin(b))
         return false;
     drain(b);
+    settle(b);
     s = &b->ids[id];
     if (s->generation == generation && !s->dead) {
         s->dead = true;
@@ -450,6 +517,7 @@ bool hvi_board_withdraw(struct hvi_board *b, int r, uint32_t id)
     if (id >= HVI_BOARD_MAX_IDS || !lock_spin(b))
         return false;
     drain(b);
+    settle(b);
     s = &b->ids[id];
     mine = hvi_board_mask_has(&s->arrived, r) || hvi_board_mask_has(&s->stale, r);
     if (mine && s->ready)
@@ -465,6 +533,7 @@ void hvi_board_leave(struct hvi_board *b, int r)
     if (!lock_spin(b))
         return;
     drain(b);
+    settle(b);
     hvi_board_mask_set(&b->left, r);
     for (uint32_t id = 0; id < HVI_BOARD_MAX_IDS; id++) {
         struct id_state *s = &b->ids[id];
@@ -522,7 +591,7 @@ bool hvi_board_read(struct hvi_board *b, int r, struct hvi_board_group *out)
         out->ids[i].id = log->word[at++ % LOG_WORDS];
         out->ids[i].generation = log->word[at++ % LOG_WORDS];
     }
-    atomic_store_explicit(&log->cursor, at, memory_order_release);
+    atomic_store(&log->cursor, at); /* before the backlog is looked at */
     return true;
 }
 

@@ -81,7 +81,8 @@ void hvi_board_join(struct hvi_board *b, int r, uint32_t generation);
 void hvi_board_join_done(struct hvi_board *b, uint32_t generation);
 
 /**
- * Count and seal what can be, unless another rank is at it (it will see ours too).
+ * Count and seal what can be, unless another rank is at it (it will see ours too). What
+ * is complete waits while a member has a group to read, and is sealed as one then.
  *
  * @param wake  set: local ranks whose log has grown; empty when nothing was sealed
  * Returns true when something was sealed by this call.
@@ -93,7 +94,7 @@ bool hvi_board_read(struct hvi_board *b, int r, struct hvi_board_group *out);
 /** Cheap: is there an unread group for r? */
 bool hvi_board_unread(const struct hvi_board *b, int r);
 
-/** The log was full at the last seal: a rank that has read on calls hvi_board_poll. */
+/** Something complete waits for readers: a rank that has read on calls hvi_board_poll. */
 bool hvi_board_backlog(const struct hvi_board *b);
 
 /** Id goes out of use: nobody seals it in this generation any more.

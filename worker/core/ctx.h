@@ -206,6 +206,9 @@ enum hvd_status hvi_negotiate_submit(struct hvi_ctx *c, struct hvi_entry *e,
                                      struct hvi_err *err);
 /** Move what the order has decided to ctx->runs. */
 void hvi_negotiate_pump(struct hvi_ctx *c);
+/** The same for the next group only, if there is none: what becomes ready until it runs
+ *  is fused into the one after it. */
+void hvi_negotiate_next(struct hvi_ctx *c);
 /** Let the board seal, wake whom it concerns. */
 void hvi_negotiate_poll(struct hvi_ctx *c);
 /** Write waiting announcements and readiness to the connection's buffer. */
@@ -259,6 +262,9 @@ void hvi_engine_drain(struct hvi_ctx *c);
 void *hvi_engine_thread(void *ctx);
 /** Wake whoever runs groups: there is new work, or the end. Any thread. */
 void hvi_engine_kick(struct hvi_ctx *c);
+/** The same after a submission: whoever has nothing to run yet need not wake for it; the
+ *  one that seals it will. */
+void hvi_engine_submitted(struct hvi_ctx *c);
 
 /* ---- link.c */
 /** Connect, authenticate; blocking, until deadline_ms. */

@@ -22,6 +22,7 @@
 #include "proto/base/assert.h"
 #include "proto/base/clock.h"
 #include "proto/base/names.h"
+#include "worker/core/alloc.h"
 #include "worker/core/ctx.h"
 #include "worker/core/timeline.h"
 
@@ -161,6 +162,8 @@ static bool add_piece(struct hvi_exec *x, struct hvi_op *op, const struct hvi_sh
         p->splits = op->splits;
         p->rows = op->rows;
         p->cookie = op;
+        p->in_mem = hvi_region_block(op->in_region);
+        p->out_mem = hvi_region_block(op->out_region);
     }
     x->ops[x->group.npieces++] = op;
     return true;
@@ -250,6 +253,9 @@ static void fail_everything(struct hvi_ctx *c)
     struct hvi_entry *next;
     struct hvi_op *join;
 
+    /* before any of them completes: peers may be reading their tensors (plane.h) */
+    if (c->plane != NULL)
+        c->plane->ops->abort(c->plane, status);
     hvi_list_init(&list);
     pthread_mutex_lock(&c->lock);
     if (c->x.run != NULL)
@@ -366,7 +372,7 @@ static enum step run_progress(struct hvi_ctx *c)
 static bool take_run(struct hvi_ctx *c)
 {
     pthread_mutex_lock(&c->lock);
-    hvi_negotiate_pump(c);
+    hvi_negotiate_next(c);
     if (!hvi_list_empty(&c->runs)) {
         c->x.run = HVI_CONTAINER(c->runs.next, struct hvi_run, link);
         hvi_list_remove(&c->x.run->link);
@@ -468,14 +474,26 @@ static enum hvd_status run_locked(struct hvi_ctx *c, struct hvi_op *op,
     }
 }
 
-void hvi_engine_kick(struct hvi_ctx *c)
+static void unpark(struct hvi_ctx *c)
 {
     if (atomic_load(&c->parked)) {
         pthread_mutex_lock(&c->lock);
         pthread_cond_signal(&c->cond);
         pthread_mutex_unlock(&c->lock);
     }
+}
+
+void hvi_engine_kick(struct hvi_ctx *c)
+{
+    unpark(c);
     hvi_bell_ring(c->bells, c->bell);
+}
+
+void hvi_engine_submitted(struct hvi_ctx *c)
+{
+    unpark(c);
+    if (atomic_load(&c->nruns) > 0)
+        hvi_bell_ring(c->bells, c->bell);
 }
 
 void *hvi_engine_thread(void *arg)

@@ -13,6 +13,7 @@
  * The log is always read (pump) before an id changes its meaning, so that sealed ids
  * are resolved to the entries they meant.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -411,11 +412,12 @@ static bool all_known(const struct hvi_ctx *c, const struct hvi_board_group *g)
     return true;
 }
 
-void hvi_negotiate_pump(struct hvi_ctx *c)
+/* The next so many groups of the board's log. */
+static void pump(struct hvi_ctx *c, int most)
 {
     if (c->mode != HVI_MODE_SHM)
         return;
-    for (;;) {
+    for (; most > 0; most--) {
         struct hvi_board_group *g = &c->next_group;
         struct hvi_run *run;
 
@@ -435,6 +437,17 @@ void hvi_negotiate_pump(struct hvi_ctx *c)
     }
     if (hvi_board_backlog(c->board))
         hvi_negotiate_poll(c);
+}
+
+void hvi_negotiate_pump(struct hvi_ctx *c)
+{
+    pump(c, INT_MAX);
+}
+
+void hvi_negotiate_next(struct hvi_ctx *c)
+{
+    if (hvi_list_empty(&c->runs))
+        pump(c, 1);
 }
 
 static enum hvd_status on_order(struct hvi_ctx *c, const uint8_t *payload,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "proto/base/assert.h"
+#include "worker/core/alloc.h"
 
 #define MAX_HANDLES (1u << 22)
 
@@ -46,11 +47,19 @@ void hvi_op_ref(struct hvi_op *op)
     atomic_fetch_add_explicit(&op->refs, 1, memory_order_relaxed);
 }
 
+static void release_regions(struct hvi_op *op)
+{
+    hvi_region_release(op->in_region);
+    hvi_region_release(op->out_region);
+    op->in_region = op->out_region = NULL;
+}
+
 void hvi_op_unref(struct hvi_op *op)
 {
     if (op == NULL ||
         atomic_fetch_sub_explicit(&op->refs, 1, memory_order_acq_rel) != 1)
         return;
+    release_regions(op);
     hvi_result_free(op->owned);
     free(op->ghost);
     hvi_result_free(op->ghost_out);
@@ -102,6 +111,7 @@ static void queue_done(hvd_handle handle)
 void hvi_op_complete(struct hvi_op *op, enum hvd_status status, const char *text)
 {
     HVI_ASSERT(hvi_op_status(op) == HVD_INPROGRESS && status != HVD_INPROGRESS);
+    release_regions(op);
     if (status != HVD_OK && text != NULL && text != op->error) {
         free(op->error);
         op->error = strdup(text);

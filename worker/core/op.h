@@ -24,6 +24,7 @@ struct hvi_op {
     void *out;      /* where the result goes; NULL until known */
     void *user_out; /* the caller's buffer for results of unknown size */
     void *owned;    /* library-owned result, or NULL */
+    struct hvi_region *in_region, *out_region; /* of hvd_alloc; held until complete */
     size_t out_capacity_bytes;
     int64_t count, row; /* elements of in; of one row */
     int64_t dims[HVD_NDIM_MAX], out_dims[HVD_NDIM_MAX];

@@ -10,6 +10,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/names.h"
+#include "worker/core/alloc.h"
 #include "worker/core/ctx.h"
 #include "worker/plane/reduce/reduce.h"
 
@@ -195,6 +196,7 @@ static enum hvd_status fill_op(struct hvi_op *o, const struct hvd_op *op,
                                struct hvi_err *err)
 {
     bool same_size = op->kind == HVD_ALLREDUCE || op->kind == HVD_BROADCAST;
+    size_t bytes = (size_t)count * hvi_dtype_size((uint32_t)op->in.dtype);
 
     o->kind = (uint32_t)op->kind;
     o->dtype = (uint32_t)op->in.dtype;
@@ -228,6 +230,9 @@ static enum hvd_status fill_op(struct hvi_op *o, const struct hvd_op *op,
                             shown_name(op));
         o->out = o->owned;
     }
+    o->in_region = hvi_region_find(op->in.data, bytes);
+    o->out_region =
+        hvi_region_find(op->out.data, same_size ? bytes : op->out_capacity_bytes);
     if (!by_rows(op->kind))
         return HVD_OK;
     o->rows = calloc((size_t)set->size, sizeof *o->rows);
@@ -487,7 +492,7 @@ enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t 
     rc = submit_locked(c, ops, count, name, grouped, out, err);
     pthread_mutex_unlock(&c->lock);
     if (rc == HVD_OK && kick)
-        hvi_engine_kick(c);
+        hvi_engine_submitted(c);
     return rc;
 }
 

@@ -12,6 +12,8 @@
 #include "proto/base/clock.h"
 #include "proto/base/err.h"
 
+struct hvi_shared; /* worker/plane/shared.h */
+
 /** One tensor of a sealed group on this rank. */
 struct hvi_piece {
     const void *in; /* NULL: this rank has joined: take part with the neutral element */
@@ -24,6 +26,8 @@ struct hvi_piece {
     int64_t *rows;         /* [nmembers], plane writes rows received from every member:
                             * allgather, alltoall. NULL for other kinds */
     void *cookie;          /* handed to hvi_group.alloc */
+    /* the block that holds `in`, `out` when peers may read them there; else NULL */
+    struct hvi_shared *in_mem, *out_mem;
 };
 
 /** One sealed group: pieces of one kind, op, dtype and process set. */
@@ -60,7 +64,8 @@ struct hvi_plane_ops {
      * `wait`, then again. Error: the plane is broken for good (abort it). */
     enum hvd_status (*progress)(struct hvi_plane *p, struct hvi_err *err);
     /** From any thread, at any time: the running group and all later ones fail with
-     *  status. Wakes a thread that waits. */
+     *  status. Wakes a thread that waits. Afterwards peers take nothing for valid that
+     *  they read in this rank's tensors: it may change them. */
     void (*abort)(struct hvi_plane *p, enum hvd_status status);
     /** Wait (spin, yield, sleep) until progress may have something to do, at most
      *  timeout_ms (< 0: for ever); may return early; returns on abort. true: a signal

@@ -405,6 +405,57 @@ Test(api, hvd_alloc_is_aligned_zeroed_and_survives_shutdown, .timeout = 10)
     cr_assert_null(hvd_alloc(SIZE_MAX));
 }
 
+Test(api, thousands_of_small_hvd_allocs_share_descriptors, .timeout = 20)
+{
+    enum { N = 5000 };
+    static uint8_t *p[N];
+
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < N; i++) {
+            size_t size = (size_t)(i * 37 % 5000);
+
+            if (round > 0 && i % 3 != 0)
+                continue; /* kept from the round before */
+            p[i] = hvd_alloc(size);
+            cr_assert_not_null(p[i], "number %d", i);
+            cr_assert_eq((uintptr_t)p[i] % 64, 0);
+            for (size_t k = 0; k < size; k++)
+                cr_assert_eq(p[i][k], 0, "round %d, number %d, byte %zu", round, i, k);
+            memset(p[i], i % 255 + 1, size);
+        }
+        for (int i = 0; i < N; i++) {
+            size_t size = (size_t)(i * 37 % 5000);
+
+            cr_assert(size == 0 ||
+                          (p[i][0] == i % 255 + 1 && p[i][size - 1] == i % 255 + 1),
+                      "number %d was overwritten", i);
+        }
+        for (int i = 0; i < N; i += 3)
+            hvd_free(p[N - 1 - (N - 1) % 3 - i]);
+    }
+    for (int i = 0; i < N; i++)
+        if (i % 3 != 0)
+            hvd_free(p[i]);
+}
+
+/* In 2 MiB the whole block goes, in 1 KiB a part of one. */
+Test(api, memory_freed_while_an_operation_uses_it_stays_until_its_end, .timeout = 10)
+{
+    up();
+    for (int64_t count = 256; count <= 1 << 19; count *= 2048) {
+        float *v = hvd_alloc((size_t)count * sizeof *v);
+        struct hvd_op op = op_of(HVD_ALLREDUCE, v, &count, 1);
+        hvd_handle h;
+
+        cr_assert_not_null(v);
+        cr_assert_eq(hvd_enqueue(&op, &h), HVD_OK, "%s", hvd_last_error());
+        hvd_free(v);
+        cr_assert_eq(hvd_wait(h, HVD_WAIT_DONE, -1), HVD_OK);
+        cr_assert_eq(hvd_release(h), HVD_OK);
+    }
+    down();
+}
+
 Test(api, stats_count, .timeout = 10)
 {
     float x[2] = {0};

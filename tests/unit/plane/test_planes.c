@@ -115,7 +115,10 @@ static void *stop_when_dead(void *arg)
 static void killed_body(struct rank *r, void *arg)
 {
     int64_t count = 2000000;
-    float *v = rank_alloc(r, (size_t)count * sizeof(*v));
+    bool shared = r->w->memory == WORLD_SHARED;
+    size_t bytes = (size_t)count * sizeof(float);
+    float *v = shared ? (float *)(void *)rank_alloc_shared(r, bytes, 64)
+                      : rank_alloc(r, bytes);
     struct hvi_piece piece = floats(v, count);
     struct hvi_group g;
     struct hvi_err err = {{0}};
@@ -124,6 +127,7 @@ static void killed_body(struct rank *r, void *arg)
 
     (void)arg;
     memset(v, 0, (size_t)count * sizeof(*v));
+    piece.in_mem = piece.out_mem = r->block;
     g = rank_group(r, HVD_ALLREDUCE, HVD_FLOAT32, &piece, 1);
     rank_run(r, &g);
     g.seq = ++r->seq;
@@ -142,15 +146,19 @@ static void killed_body(struct rank *r, void *arg)
         rank_fail(r, "%s (%s), not HVD_EPEER", hvi_status_name(rc), err.text);
     if (r->w->plane == WORLD_SHM)
         pthread_join(watcher, NULL);
-    free(v);
+    if (shared)
+        hvi_shared_free(r->block);
+    else
+        free(v);
 }
 
-static void run_killed(enum world_plane plane)
+static void run_killed(enum world_plane plane, enum world_memory memory)
 {
     for (int n = 2; n <= 4; n++) {
         struct world w;
 
         world_make(&w, plane, n, 0, 0);
+        w.memory = memory;
         world_run(&w, WORLD_PROCESSES, killed_body, NULL, DEADLINE_S);
         world_free(&w);
     }
@@ -159,13 +167,18 @@ static void run_killed(enum world_plane plane)
 #ifndef __SANITIZE_THREAD__ /* forks, then starts threads */
 Test(planes, shm_nobody_hangs_when_a_rank_is_killed, .timeout = 60)
 {
-    run_killed(WORLD_SHM);
+    run_killed(WORLD_SHM, WORLD_ORDINARY);
+}
+
+Test(planes, shm_nobody_hangs_when_a_rank_is_killed_whose_tensor_is_read, .timeout = 60)
+{
+    run_killed(WORLD_SHM, WORLD_SHARED);
 }
 #endif
 
 Test(planes, tcp_nobody_hangs_when_a_rank_is_killed, .timeout = 60)
 {
-    run_killed(WORLD_TCP);
+    run_killed(WORLD_TCP, WORLD_ORDINARY);
 }
 
 /* ---- wait */

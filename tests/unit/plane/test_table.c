@@ -195,11 +195,67 @@ static void hash_result(struct rank *r, const void *data, size_t size_bytes)
     atomic_store(&r->w->shared->number[r->me], h);
 }
 
+/* ---- tensors in memory that peers can map */
+
+static bool in_shared(const struct rank *r, int32_t piece, int side)
+{
+    if (r->w->memory == WORLD_MIXED)
+        return (r->seq + (uint64_t)r->me * 5 + (uint64_t)piece * 3 + (uint64_t)side) %
+                   3 !=
+               0;
+    return r->w->memory == WORLD_SHARED;
+}
+
+/* Moves pieces into the rank's block; `own` keeps where they were. All parts are taken
+ * at once: a block must not go while pieces lie in it. */
+static void share_pieces(struct rank *r, struct hvi_group *g, struct hvi_piece *own)
+{
+    size_t es = hvi_dtype_size(g->dtype);
+    size_t total = 64;
+    uint8_t *at;
+
+    memcpy(own, g->pieces, (size_t)g->npieces * sizeof(*own));
+    if (r->w->memory == WORLD_ORDINARY)
+        return;
+    for (int32_t i = 0; i < g->npieces; i++)
+        total += 2 * ((size_t)own[i].count + 3) * es;
+    at = rank_alloc_shared(r, total, es);
+    for (int32_t i = 0; i < g->npieces; i++) {
+        struct hvi_piece *p = &g->pieces[i];
+        size_t bytes = (size_t)p->count * es;
+
+        if (p->in != NULL && in_shared(r, i, 0)) {
+            memcpy(at, p->in, bytes);
+            p->in = at;
+            p->in_mem = r->block;
+            if (own[i].out == own[i].in) {
+                p->out = at;
+                p->out_mem = r->block;
+            }
+            at += bytes + es;
+        }
+        if (p->out != NULL && own[i].out != own[i].in && in_shared(r, i, 1)) {
+            p->out = at;
+            p->out_mem = r->block;
+            at += bytes + es;
+        }
+    }
+}
+
+static void unshare_pieces(const struct hvi_group *g, const struct hvi_piece *own)
+{
+    for (int32_t i = 0; i < g->npieces; i++)
+        if (g->pieces[i].out != own[i].out)
+            memcpy(own[i].out, g->pieces[i].out,
+                   (size_t)own[i].count * hvi_dtype_size(g->dtype));
+}
+
 static void check_allreduce(struct rank *r, const struct reduce_case *c)
 {
     size_t es = hvi_dtype_size(c->dtype);
     int64_t total = total_of(c);
     struct hvi_piece pieces[MAX_PIECES];
+    struct hvi_piece own[MAX_PIECES];
     struct hvi_group g = rank_group(r, HVD_ALLREDUCE, c->dtype, pieces, c->npieces);
     struct inputs in = make_inputs(r, total, c->dtype);
     const void *src[WORLD_MAX];
@@ -232,8 +288,11 @@ static void check_allreduce(struct rank *r, const struct reduce_case *c)
         }
         at += c->counts[i];
     }
-    if (g.me >= 0)
+    if (g.me >= 0) {
+        share_pieces(r, &g, own);
         rank_run(r, &g);
+        unshare_pieces(&g, own);
+    }
     if (!joined && g.me >= 0) {
         expect_bytes(r, out, want, total, c->dtype, "result");
         if (c->joined == 0 && c->nmembers == 0)
@@ -832,6 +891,33 @@ static void run_small_slots(enum world_plane plane, enum world_how how, int n,
     world_free(&w);
 }
 
+/* Allreduce again, with tensors that peers may read where they lie. */
+static void run_shared_table(struct rank *r, void *arg)
+{
+    const struct table *t = arg;
+
+    for (uint32_t dtype = 1; dtype < HVD_DTYPE_COUNT; dtype++) {
+        if (!chosen(t, dtype))
+            continue;
+        table_reduce(r, t, dtype);
+        check_hashes(r);
+    }
+    table_subsets(r, t);
+}
+
+static void run_shared(enum world_how how, int n, enum world_memory memory,
+                       uint64_t dtypes)
+{
+    struct table t = {.dtypes = dtypes, .large_bytes = 3 * 4096};
+    struct world w;
+
+    world_make(&w, WORLD_SHM, n, 4096, 3);
+    w.memory = memory;
+    t.every = n > 4 ? 2 : 1;
+    world_run(&w, how, run_shared_table, &t, 75);
+    world_free(&w);
+}
+
 static uint64_t dtypes_for(int n)
 {
     return SLOW && n > 3 ? FEW_DTYPES : ALL_DTYPES;
@@ -854,6 +940,30 @@ TABLES(6)
 TABLES(7)
 TABLES(8)
 TABLES(9)
+
+#define SHARED(n)                                                                      \
+    Test(table, shared_##n##_ranks, .timeout = 90)                                     \
+    {                                                                                  \
+        run_shared(WORLD_HOW, n, WORLD_SHARED, dtypes_for(n));                         \
+    }                                                                                  \
+    Test(table, mixed_##n##_ranks, .timeout = 90)                                      \
+    {                                                                                  \
+        run_shared(WORLD_HOW, n, WORLD_MIXED, dtypes_for(n));                          \
+    }
+
+SHARED(1)
+SHARED(2)
+SHARED(3)
+SHARED(4)
+SHARED(5)
+
+Test(table, shared_threads, .timeout = 90)
+{
+    for (int n = 2; n <= 4; n++) {
+        run_shared(WORLD_THREADS, n, WORLD_SHARED, FEW_DTYPES);
+        run_shared(WORLD_THREADS, n, WORLD_MIXED, FEW_DTYPES);
+    }
+}
 
 Test(table, shm_threads, .timeout = 90)
 {
@@ -910,6 +1020,18 @@ Test(table, shm_slots_as_in_real_jobs, .timeout = 90)
 {
     run_subset(WORLD_SHM, 2, 0, run_real_slots);
     run_subset(WORLD_SHM, 3, 0, run_real_slots);
+}
+
+Test(table, shared_slots_as_in_real_jobs, .timeout = 90)
+{
+    for (int n = 2; n <= 3; n++) {
+        struct world w;
+
+        world_make(&w, WORLD_SHM, n, 0, 0);
+        w.memory = WORLD_SHARED;
+        world_run(&w, WORLD_HOW, run_real_slots, NULL, 60);
+        world_free(&w);
+    }
 }
 
 Test(table, tcp_messages_as_in_real_jobs, .timeout = 90)

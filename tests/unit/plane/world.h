@@ -37,11 +37,14 @@
 #include "worker/plane/cpu/hosts.h"
 #include "worker/plane/cpu/tcp.h"
 #include "worker/plane/reduce/reduce.h"
+#include "worker/plane/shared.h"
 
 #define WORLD_MAX 64
 
 enum world_plane { WORLD_SHM, WORLD_TCP, WORLD_HOSTS };
 enum world_how { WORLD_PROCESSES, WORLD_THREADS };
+/** Where tensors lie: malloc, memory that peers can map, or both by rank and tensor. */
+enum world_memory { WORLD_ORDINARY, WORLD_SHARED, WORLD_MIXED };
 
 /** Shared by all ranks and the test itself. */
 struct world_shared {
@@ -53,6 +56,7 @@ struct world_shared {
 
 struct world {
     enum world_plane plane;
+    enum world_memory memory;
     int n;
     int64_t part_bytes; /* tcp: 0 = as in real jobs */
     size_t size_bytes;
@@ -73,6 +77,8 @@ struct rank {
     struct hvi_plane *p;
     uint64_t seq;
     char where[160];
+    struct hvi_shared *block; /* of tensors that peers can map; blocks come and go */
+    size_t block_used;
     int32_t all[WORLD_MAX];
     /* world.h's own */
     bool process;
@@ -361,9 +367,12 @@ static void world_run_threads(struct world *w, world_body *body, void *arg,
     world_check(w, late);
     for (int i = 0; i < w->n; i++)
         cr_assert(pthread_join(threads[i], NULL) == 0);
-    for (int i = 0; i < w->n; i++)
+    for (int i = 0; i < w->n; i++) {
         if (ranks[i].p != NULL)
             ranks[i].p->ops->free(ranks[i].p);
+        if (ranks[i].block != NULL)
+            hvi_shared_free(ranks[i].block);
+    }
     free(ranks);
 }
 
@@ -464,6 +473,29 @@ static void *rank_alloc(struct rank *r, size_t size_bytes)
 
     if (p == NULL)
         rank_fail(r, "no memory");
+    return p;
+}
+
+/** A part of the rank's block; the old block is freed when it is full or old. The group
+ *  before must be over. */
+__attribute__((unused)) static uint8_t *
+rank_alloc_shared(struct rank *r, size_t size_bytes, size_t align)
+{
+    size_t room = size_bytes + 64 * 1024;
+    uint8_t *p;
+
+    if (r->block != NULL && r->block_used + size_bytes + 64 > r->block->size_bytes) {
+        hvi_shared_free(r->block);
+        r->block = NULL;
+    }
+    if (r->block == NULL) {
+        r->block = hvi_shared_new(room);
+        r->block_used = 0;
+    }
+    if (r->block == NULL)
+        rank_fail(r, "no shared memory of %zu bytes", room);
+    p = r->block->data + r->block_used;
+    r->block_used += (size_bytes + 2 * align) / align * align; /* seldom 64-aligned */
     return p;
 }
 

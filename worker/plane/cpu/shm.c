@@ -21,19 +21,19 @@
 #include "proto/base/assert.h"
 #include "worker/plane/cpu/gather.h"
 
-#define SEGMENT_MAGIC UINT64_C(0x6876645f73686d31) /* "hvd_shm1" */
+#define SEGMENT_MAGIC UINT64_C(0x6876645f73686d32) /* "hvd_shm2" */
 #define PLANE_MAGIC UINT64_C(0x68766470736d3031)
 enum {
     PAGE_BYTES = 4096,
     PIPELINE_STEPS = 4, /* enough to overlap, few enough to be cheap */
     DEFAULT_CACHE_BYTES = 8 * 1024 * 1024
 };
-enum word { REDUCED = 0, CONSUMED = 1, NWORDS = 2 };
+enum word { REDUCED = 0, CONSUMED, REVOKED, NWORDS };
 
 /* ---- segment */
 
 struct layout {
-    size_t words, lines, slots, size;
+    size_t words, lines, blocks, places, slots, size;
 };
 
 static struct layout lay_out(int nranks, size_t slot_bytes, int nslots)
@@ -44,7 +44,9 @@ static struct layout lay_out(int nranks, size_t slot_bytes, int nslots)
 
     l.words = sizeof(struct hvi_shm_head);
     l.lines = l.words + n * NWORDS * sizeof(struct hvi_shm_word);
-    l.slots = l.lines + n * k * sizeof(struct hvi_shm_line);
+    l.blocks = l.lines + n * k * sizeof(struct hvi_shm_line);
+    l.places = l.blocks + n * HVI_SHM_BLOCKS * sizeof(struct hvi_shm_block);
+    l.slots = l.places + n * HVI_SHM_PLACES * sizeof(struct hvi_shm_place);
     l.slots = (l.slots + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     l.size = l.slots + n * k * slot_bytes;
     return l;
@@ -148,7 +150,29 @@ void hvi_shm_set_filled(struct hvi_shm *s, int64_t step)
     u->ticket = hvi_shm_ticket(s, step);
     memcpy(u->readers, s->others, sizeof(u->readers));
     line->joined = s->facts.joined;
+    line->places = s->shares;
     publish(s, &line->ticket, u->ticket);
+}
+
+bool hvi_shm_fill_slot_to_end(struct hvi_shm *s, int slot, int64_t nsteps)
+{
+    struct hvi_shm_use *u = &s->uses[hvi_shm_slot(s, slot)];
+    struct hvi_shm_line *line = hvi_shm_line(s, s->g->me, slot);
+
+    if (!hvi_shm_slot_free(s, slot))
+        return false;
+    u->ticket = hvi_shm_ticket(s, nsteps - 1);
+    memcpy(u->readers, s->others, sizeof(u->readers));
+    line->joined = 0;
+    line->inlined = 0;
+    line->places = s->shares;
+    publish(s, &line->ticket, u->ticket);
+    return true;
+}
+
+bool hvi_shm_is_revoked(const struct hvi_shm *s, int32_t member)
+{
+    return atomic_load(&word_of(s, s->peers[member], REVOKED)->ticket) != 0;
 }
 
 void hvi_shm_set_reduced(struct hvi_shm *s, int64_t step)
@@ -175,16 +199,26 @@ bool hvi_shm_all_filled(struct hvi_shm *s, int64_t step)
     return true;
 }
 
-bool hvi_shm_all_reduced(struct hvi_shm *s, int64_t step)
+static bool all_at(struct hvi_shm *s, enum word w, int32_t *seen, int64_t step)
 {
     uint64_t ticket = hvi_shm_ticket(s, step);
 
-    for (; s->seen < s->g->nmembers; s->seen++)
-        if (s->seen != s->g->me &&
-            !reached(s, &word_of(s, s->peers[s->seen], REDUCED)->ticket, ticket))
+    for (; *seen < s->g->nmembers; (*seen)++)
+        if (*seen != s->g->me &&
+            !reached(s, &word_of(s, s->peers[*seen], w)->ticket, ticket))
             return false;
-    s->seen = 0;
+    *seen = 0;
     return true;
+}
+
+bool hvi_shm_all_reduced(struct hvi_shm *s, int64_t step)
+{
+    return all_at(s, REDUCED, &s->seen_reduced, step);
+}
+
+bool hvi_shm_all_consumed(struct hvi_shm *s, int64_t step)
+{
+    return all_at(s, CONSUMED, &s->seen_consumed, step);
 }
 
 /* ---- operations */
@@ -277,7 +311,8 @@ static enum hvd_status shm_start(struct hvi_plane *p, const struct hvi_group *g,
         return rc;
     s->g = g;
     s->step = 0;
-    s->seen = 0;
+    s->seen = s->seen_reduced = s->seen_consumed = 0;
+    s->shares = s->all_direct = false;
     s->stream = s->facts.total_bytes > s->cache_bytes;
     rc = start_kind(s, err);
     if (rc != HVD_OK) {
@@ -312,6 +347,8 @@ static void shm_abort(struct hvi_plane *p, enum hvd_status status)
 
     HVI_ASSERT(status < 0);
     atomic_compare_exchange_strong(&s->aborted, &none, (int)status);
+    atomic_store(&word_of(s, s->local, REVOKED)->ticket, 1);
+    atomic_thread_fence(memory_order_seq_cst); /* before the tensors change */
     hvi_bell_force(s->bells, s->local);
 }
 
@@ -342,6 +379,7 @@ static void shm_free(struct hvi_plane *p)
     s = from_plane(p);
     s->magic = 0;
     hvi_gather_free(s->gather);
+    hvi_shm_share_free(s->share, s->nlocal);
     hvi_chunks_fini(&s->plan);
     free(s->cursors);
     free(s->peers);
@@ -387,6 +425,8 @@ static void map_segment(struct hvi_shm *s, void *mem)
     s->nslots = (int)h->nslots;
     s->words = (struct hvi_shm_word *)(void *)((uint8_t *)mem + l.words);
     s->lines = (struct hvi_shm_line *)(void *)((uint8_t *)mem + l.lines);
+    s->blocks = (struct hvi_shm_block *)(void *)((uint8_t *)mem + l.blocks);
+    s->places = (struct hvi_shm_place *)(void *)((uint8_t *)mem + l.places);
     s->slots = (uint8_t *)mem + l.slots;
 }
 
@@ -401,8 +441,9 @@ static enum hvd_status set_up(struct hvi_shm *s, void *mem, const int32_t *ranks
     s->uses = calloc((size_t)s->nslots, sizeof(*s->uses));
     s->cursors = malloc((n + 1) * sizeof(*s->cursors));
     s->gather = hvi_gather_new();
+    s->share = hvi_shm_share_new(s->nlocal);
     if (s->ranks == NULL || s->peers == NULL || s->uses == NULL || s->cursors == NULL ||
-        s->gather == NULL)
+        s->gather == NULL || s->share == NULL)
         return hvi_fail(err, HVD_ENOMEM, "shm: no memory for %d ranks", s->nlocal);
     memcpy(s->ranks, ranks, n * sizeof(*ranks));
     s->cache_bytes = cache_share(s->nlocal);

@@ -58,13 +58,37 @@ struct hvi_shm_word {
  *  written before the ticket is, and stay until the use is consumed. */
 struct hvi_shm_line {
     _Alignas(64) _Atomic uint64_t ticket;
-    uint32_t joined;  /* the owner takes part with the neutral element */
+    uint16_t joined;  /* the owner takes part with the neutral element */
+    uint16_t places;  /* the owner has written where its tensors lie (shm_share.c) */
     uint32_t inlined; /* the payload is in data, not in the slot */
     uint8_t data[HVI_SHM_INLINE_BYTES];
 };
 _Static_assert(sizeof(struct hvi_shm_word) == 64, "shm word layout");
 _Static_assert(sizeof(struct hvi_shm_line) == 64, "shm line layout");
 _Static_assert(offsetof(struct hvi_shm_line, data) == 16, "shm line layout");
+
+/** A block of memory a rank lets others read. Written by its owner between groups, but
+ *  for `mapped`, where each rank that has mapped it sets its bit. */
+struct hvi_shm_block {
+    _Alignas(64) _Atomic uint64_t generation; /* grows with each use; 0: none */
+    uint64_t inode, device, size_bytes;
+    int32_t pid, fd;
+    _Atomic uint64_t mapped[HVI_SHM_MASK_WORDS];
+};
+_Static_assert(sizeof(struct hvi_shm_block) == 128, "shm block layout");
+/** Where the input and the output of a piece lie: index of a block + 1, or 0. direct:
+ *  readers take it from there, not from the slots. Written by the owner before the first
+ *  `filled` of a group, and valid until all have consumed its last step. */
+struct hvi_shm_place {
+    uint32_t in_block, out_block;
+    uint32_t in_direct, out_direct;
+    uint64_t in_offset, out_offset;
+};
+_Static_assert(sizeof(struct hvi_shm_place) == 32, "shm place layout");
+enum {
+    HVI_SHM_BLOCKS = 256,  /* of a rank */
+    HVI_SHM_PLACES = 1024, /* of a group; one with more pieces is staged */
+};
 
 /** Who still reads a slot of ours: local ranks that have not consumed `ticket`. */
 struct hvi_shm_use {
@@ -76,7 +100,9 @@ enum hvi_shm_phase {
     HVI_SHM_IDLE = 0,
     HVI_SHM_SMALL_FILL,
     HVI_SHM_SMALL_FOLD,
-    HVI_SHM_FILL, /* FILL, FOLD, COPY: step i, i - 1, i - 2 of a pipeline */
+    HVI_SHM_LARGE,
+    HVI_SHM_ENDING, /* until nobody reads the own tensors any more */
+    HVI_SHM_FILL,   /* FILL, FOLD, COPY: step i, i - 1, i - 2 of a pipeline */
     HVI_SHM_FOLD,
     HVI_SHM_COPY,
     HVI_SHM_HEAD_FILL,
@@ -87,6 +113,7 @@ enum hvi_shm_phase {
 };
 
 struct hvi_gather;
+struct hvi_shm_share;
 struct hvi_shm_cursor {
     int32_t piece;
     int64_t at; /* elements of the piece already passed */
@@ -96,14 +123,17 @@ struct hvi_shm {
     struct hvi_plane base; /* first */
     uint64_t magic;
     struct hvi_bells *bells;
-    struct hvi_shm_word *words; /* [nlocal][2]: reduced, consumed */
-    struct hvi_shm_line *lines; /* [nlocal][nslots] */
-    uint8_t *slots;             /* [nlocal][nslots][slot_bytes] */
+    struct hvi_shm_word *words;   /* [nlocal][3]: reduced, consumed, revoked */
+    struct hvi_shm_line *lines;   /* [nlocal][nslots] */
+    struct hvi_shm_block *blocks; /* [nlocal][HVI_SHM_BLOCKS] */
+    struct hvi_shm_place *places; /* [nlocal][HVI_SHM_PLACES] */
+    uint8_t *slots;               /* [nlocal][nslots][slot_bytes] */
     size_t slot_bytes;
     int nslots, local, nlocal;
     int32_t *ranks;           /* [nlocal] global */
     struct hvi_shm_use *uses; /* [nslots] */
-    int64_t cache_bytes;      /* last-level cache, this rank's share */
+    struct hvi_shm_share *share;
+    int64_t cache_bytes; /* last-level cache, this rank's share */
     struct hvi_spin spin;
     _Atomic int aborted; /* enum hvd_status; 0: no */
     uint64_t last_seq;
@@ -117,6 +147,11 @@ struct hvi_shm {
     int64_t step;   /* pipeline iteration */
     int64_t nsteps; /* steps with data */
     int32_t seen;   /* members already found to be past what is waited for */
+    int32_t seen_reduced, seen_consumed; /* the same of those words */
+    int64_t filled, folded, copied;      /* large allreduce: the next step of each */
+    int nlines;                          /* all_direct: lines already published */
+    bool shares;                         /* this rank has places in this group */
+    bool all_direct;                     /* nobody needs this rank's slots */
     bool stream;    /* outputs do not fit the cache: non-temporal stores */
     int32_t *peers; /* [nlocal] local rank of every member */
     uint64_t others[HVI_SHM_MASK_WORDS]; /* all members but this one, by local rank */
@@ -178,6 +213,31 @@ void hvi_shm_set_consumed(struct hvi_shm *s, int64_t step);
 bool hvi_shm_is_filled(struct hvi_shm *s, int32_t member, int64_t step);
 bool hvi_shm_all_filled(struct hvi_shm *s, int64_t step);
 bool hvi_shm_all_reduced(struct hvi_shm *s, int64_t step);
+bool hvi_shm_all_consumed(struct hvi_shm *s, int64_t step);
+/** The line of this slot says that all steps are filled; false: it is not free yet. */
+bool hvi_shm_fill_slot_to_end(struct hvi_shm *s, int slot, int64_t nsteps);
+bool hvi_shm_is_revoked(const struct hvi_shm *s, int32_t member);
+
+/* ---- shm_share.c: tensors that peers read where they lie */
+
+static inline struct hvi_shm_place *hvi_shm_places(const struct hvi_shm *s, int local)
+{
+    return &s->places[local * HVI_SHM_PLACES];
+}
+struct hvi_shm_share *hvi_shm_share_new(int nlocal);
+void hvi_shm_share_free(struct hvi_shm_share *h, int nlocal); /* NULL allowed */
+/** Decide for the running group: writes the own places, s->shares and s->all_direct. */
+void hvi_shm_share_begin(struct hvi_shm *s);
+/** All members have filled this step: look where their tensors lie. HVD_EPROTO: a
+ *  peer's table makes no sense. HVD_ENOMEM. */
+enum hvd_status hvi_shm_share_read(struct hvi_shm *s, int64_t step,
+                                   struct hvi_err *err);
+/** The first element of a member's piece; NULL: it is in the member's slots. */
+const uint8_t *hvi_shm_share_in(const struct hvi_shm *s, int32_t member, int32_t piece);
+const uint8_t *hvi_shm_share_out(const struct hvi_shm *s, int32_t member,
+                                 int32_t piece);
+/** After the last read of others' tensors: they were not given back meanwhile. */
+enum hvd_status hvi_shm_share_check(const struct hvi_shm *s, struct hvi_err *err);
 
 /* ---- one start per kind (facts, peers are set); each sets `progress` and `phase` */
 

@@ -4,15 +4,20 @@
  * Small allreduce, one hop: everyone stages its whole input, then everyone folds all of
  * it.
  *
- * Large allreduce: a pipeline over chunks, three deep. In iteration i a rank
- *   FILL  stages its input of chunk i, all but the slice it folds itself;
- *   FOLD  once all have filled chunk i - 1, folds its slice of it over all members, its
- * own input straight from the user's buffer, into its own slot and its output; COPY
- * once all have folded chunk i - 2, copies the other slices to its output. In place is
- * safe: a rank's input of a chunk is read for the last time in its own FOLD of that
- * chunk, its output of the chunk is written in that FOLD and after it. It cannot lock
- * up: with three slots FILL(i) waits for the COPY(i - 3) of others, which needs of this
- * rank only FOLD(i - 3), done two iterations ago.
+ * Large allreduce: a pipeline over chunks, three deep. Of each chunk a rank
+ *   FILL  stages its input, all but the slice it folds itself;
+ *   FOLD  once all have filled it, folds its slice over all members, its own input
+ *         straight from the user's buffer, into its own slot and its output;
+ *   COPY  once all have folded it, copies the other slices to its output.
+ * In place is safe: a rank's input of a chunk is read for the last time in its own FOLD
+ * of that chunk, its output of the chunk is written in that FOLD and after it. It cannot
+ * lock up: with three slots FILL(i) waits for the COPY(i - 3) of others, which needs of
+ * this rank only FOLD(i - 3), done before.
+ *
+ * A tensor that all members can map (shm_share.c) is not staged: FOLD of the others
+ * reads it where it lies, and this rank's FOLD leaves the result in it for their COPY.
+ * In place stays safe: others read the input of a slice in their FOLD, and this rank
+ * writes it in its COPY, after that FOLD. Only the end needs a wait more.
  *
  * reducescatter: in each step a slot has one part for every member, so that all fold
  * all the time; FILL(i), FOLD(i - 1) straight into the output.
@@ -25,6 +30,10 @@
 
 #include "worker/plane/cpu/shm.h"
 #include "worker/plane/reduce/reduce.h"
+
+/* Chunks folded before the first of them is copied: what others have folded should
+ * still be in a cache then. */
+enum { AHEAD = 4, AHEAD_CROWDED = 2 };
 
 static const uint8_t *in_at(const struct hvi_piece *p, int64_t elem, size_t es)
 {
@@ -121,18 +130,21 @@ static enum hvd_status small_progress(struct hvi_shm *s, struct hvi_err *err)
 
 /* ---- large allreduce */
 
+/* What peers read in the tensor itself is not staged. */
 static void fill_range(struct hvi_shm *s, int64_t a, int64_t b, int64_t chunk_first,
                        uint8_t *slot)
 {
+    const struct hvi_shm_place *places = hvi_shm_places(s, s->local);
     size_t es = s->facts.elem_size;
     struct hvi_runs it;
     struct hvi_run r;
 
     hvi_runs_begin(&it, &s->plan, a, b);
     while (hvi_runs_next(&it, &r))
-        hvi_reduce_copy(slot + (size_t)(r.at - chunk_first) * es,
-                        in_at(&s->g->pieces[r.piece], r.offset, es),
-                        (size_t)r.count * es, false);
+        if (!s->shares || !places[r.piece].in_direct)
+            hvi_reduce_copy(slot + (size_t)(r.at - chunk_first) * es,
+                            in_at(&s->g->pieces[r.piece], r.offset, es),
+                            (size_t)r.count * es, false);
 }
 
 static void large_fill(struct hvi_shm *s, int64_t k)
@@ -150,33 +162,48 @@ static void large_fill(struct hvi_shm *s, int64_t k)
     hvi_copy_in(&s->base, begun);
 }
 
+/* One run of the own slice, over what all members have of it: in their slots (base) at
+ * the byte `at`, or in their tensors. */
+static void fold_run(struct hvi_shm *s, const struct hvi_run *r,
+                     const uint8_t *const *base, size_t at, uint8_t *slot)
+{
+    const struct hvi_piece *p = &s->g->pieces[r->piece];
+    const void *src[HVI_SHM_MAX_RANKS];
+    size_t es = s->facts.elem_size;
+    int64_t begun;
+
+    at_offset(s, s->g->nmembers, base, at, in_at(p, r->offset, es), src);
+    for (int32_t m = 0; m < s->g->nmembers; m++) {
+        const uint8_t *in = hvi_shm_share_in(s, m, r->piece);
+
+        if (in != NULL)
+            src[m] = in + (size_t)r->offset * es;
+    }
+    if (s->shares && hvi_shm_places(s, s->local)[r->piece].out_direct) {
+        fold(s, out_at(p, r->offset, es), src, r->count, false);
+        return;
+    }
+    fold(s, slot + at, src, r->count, false);
+    begun = hvi_copy_begin(&s->base);
+    if (p->out != NULL)
+        hvi_reduce_copy(out_at(p, r->offset, es), slot + at, (size_t)r->count * es,
+                        s->stream);
+    hvi_copy_out(&s->base, begun);
+}
+
 static void large_fold(struct hvi_shm *s, int64_t k)
 {
     struct hvi_span c = hvi_chunks_chunk(&s->plan, k);
     struct hvi_span mine = hvi_chunks_slice(&s->plan, k, s->g->nmembers, s->g->me);
-    int32_t n = s->g->nmembers;
     const uint8_t *base[HVI_SHM_MAX_RANKS];
-    const void *src[HVI_SHM_MAX_RANKS];
-    uint8_t *slot = hvi_shm_data(s, s->g->me, k);
-    size_t es = s->facts.elem_size;
     struct hvi_runs it;
     struct hvi_run r;
 
-    staged(s, k, n, base);
+    staged(s, k, s->g->nmembers, base);
     hvi_runs_begin(&it, &s->plan, mine.first, mine.first + mine.count);
-    while (hvi_runs_next(&it, &r)) {
-        const struct hvi_piece *p = &s->g->pieces[r.piece];
-        size_t at = (size_t)(r.at - c.first) * es;
-        int64_t begun;
-
-        at_offset(s, n, base, at, in_at(p, r.offset, es), src);
-        fold(s, slot + at, src, r.count, false);
-        begun = hvi_copy_begin(&s->base);
-        if (p->out != NULL)
-            hvi_reduce_copy(out_at(p, r.offset, es), slot + at, (size_t)r.count * es,
-                            s->stream);
-        hvi_copy_out(&s->base, begun);
-    }
+    while (hvi_runs_next(&it, &r))
+        fold_run(s, &r, base, (size_t)(r.at - c.first) * s->facts.elem_size,
+                 hvi_shm_data(s, s->g->me, k));
 }
 
 static void large_copy(struct hvi_shm *s, int64_t k)
@@ -195,47 +222,98 @@ static void large_copy(struct hvi_shm *s, int64_t k)
         hvi_runs_begin(&it, &s->plan, theirs.first, theirs.first + theirs.count);
         while (hvi_runs_next(&it, &r)) {
             uint8_t *out = out_at(&s->g->pieces[r.piece], r.offset, es);
+            const uint8_t *from = hvi_shm_share_out(s, m, r.piece);
 
+            from = from != NULL ? from + (size_t)r.offset * es
+                                : slot + (size_t)(r.at - c.first) * es;
             if (out != NULL)
-                hvi_reduce_copy(out, slot + (size_t)(r.at - c.first) * es,
-                                (size_t)r.count * es, s->stream);
+                hvi_reduce_copy(out, from, (size_t)r.count * es, s->stream);
         }
     }
     hvi_copy_out(&s->base, begun);
 }
 
-static enum hvd_status large_progress(struct hvi_shm *s, struct hvi_err *err)
+/* True: a step was filled. */
+static bool try_fill(struct hvi_shm *s)
 {
     int64_t n = s->plan.nchunks;
 
-    for (; s->step < n + 2; s->step++, s->phase = HVI_SHM_FILL) {
-        int64_t i = s->step;
-
-        if (s->phase == HVI_SHM_FILL) {
-            if (i < n) {
-                if (!hvi_shm_slot_free(s, i))
-                    return HVD_INPROGRESS;
-                large_fill(s, i);
-                hvi_shm_set_filled(s, i);
-            }
-            s->phase = HVI_SHM_FOLD;
-        }
-        if (s->phase == HVI_SHM_FOLD) {
-            if (i >= 1 && i - 1 < n) {
-                if (!hvi_shm_all_filled(s, i - 1))
-                    return HVD_INPROGRESS;
-                large_fold(s, i - 1);
-                hvi_shm_set_reduced(s, i - 1);
-            }
-            s->phase = HVI_SHM_COPY;
-        }
-        if (i >= 2) {
-            if (!hvi_shm_all_reduced(s, i - 2))
-                return HVD_INPROGRESS;
-            large_copy(s, i - 2);
-            hvi_shm_set_consumed(s, i - 2);
-        }
+    if (s->filled == n || s->filled > s->copied + 2)
+        return false;
+    if (!s->all_direct) {
+        if (!hvi_shm_slot_free(s, s->filled))
+            return false;
+        large_fill(s, s->filled);
+        hvi_shm_set_filled(s, s->filled++);
+        return true;
     }
+    for (; s->nlines < s->nslots; s->nlines++)
+        if (!hvi_shm_fill_slot_to_end(s, s->nlines, n))
+            return false;
+    s->filled = n;
+    return true;
+}
+
+static enum hvd_status try_fold(struct hvi_shm *s, struct hvi_err *err)
+{
+    if (s->folded - s->copied == (s->spin.yield ? AHEAD_CROWDED : AHEAD))
+        return HVD_INPROGRESS;
+    if (s->folded == s->filled || !hvi_shm_all_filled(s, s->folded))
+        return HVD_INPROGRESS;
+    if (s->folded == 0) {
+        enum hvd_status rc = hvi_shm_share_read(s, 0, err);
+
+        if (rc != HVD_OK)
+            return rc;
+    }
+    large_fold(s, s->folded);
+    hvi_shm_set_reduced(s, s->folded++);
+    return HVD_OK;
+}
+
+static bool try_copy(struct hvi_shm *s)
+{
+    if (s->copied == s->folded || !hvi_shm_all_reduced(s, s->copied))
+        return false;
+    large_copy(s, s->copied);
+    hvi_shm_set_consumed(s, s->copied++);
+    return true;
+}
+
+/* Whatever is possible, in the order of the pipeline; a rank whose tensors all peers
+ * read where they lie may fold a little ahead of slower ones. The word to wait for is that
+ * of the last step tried: that of the earliest step, which others owe. */
+static enum hvd_status large_steps(struct hvi_shm *s, struct hvi_err *err)
+{
+    while (s->copied < s->plan.nchunks) {
+        enum hvd_status rc;
+
+        if (try_fill(s))
+            continue;
+        if (s->all_direct && try_copy(s))
+            continue;
+        rc = try_fold(s, err);
+        if (rc == HVD_OK)
+            continue;
+        if (rc != HVD_INPROGRESS)
+            return rc;
+        if (!try_copy(s))
+            return HVD_INPROGRESS;
+    }
+    return hvi_shm_share_check(s, err);
+}
+
+static enum hvd_status large_progress(struct hvi_shm *s, struct hvi_err *err)
+{
+    if (s->phase == HVI_SHM_LARGE) {
+        enum hvd_status rc = large_steps(s, err);
+
+        if (rc != HVD_OK)
+            return rc;
+        s->phase = HVI_SHM_ENDING;
+    }
+    if (s->shares && !hvi_shm_all_consumed(s, s->plan.nchunks - 1))
+        return HVD_INPROGRESS;
     return hvi_group_end(&s->facts, err);
 }
 
@@ -288,7 +366,11 @@ enum hvd_status hvi_shm_allreduce_start(struct hvi_shm *s, struct hvi_err *err)
     if (rc == HVD_OK)
         rc = check_steps(s->plan.nchunks, err);
     s->progress = large_progress;
-    s->phase = HVI_SHM_FILL;
+    s->phase = HVI_SHM_LARGE;
+    s->filled = s->folded = s->copied = 0;
+    s->nlines = 0;
+    if (rc == HVD_OK)
+        hvi_shm_share_begin(s);
     return rc;
 }
 

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "proto/base/env.h"
+
 /* A single core in the mask is a rank bound to its own; what more ranks than cores in
  * the mask mean then, the spins themselves will tell. */
 static bool outnumber_cores(int nranks)
@@ -16,5 +18,9 @@ static bool outnumber_cores(int nranks)
 
 void hvi_spin_init(struct hvi_spin *s, int nranks)
 {
-    *s = (struct hvi_spin){.yield = outnumber_cores(nranks), .us = HVI_SPIN_MAX_US};
+    int64_t us = HVI_SPIN_MAX_US;
+
+    hvi_env_int("SPIN_US", HVI_SPIN_MAX_US, 0, 100000, &us, NULL);
+    *s = (struct hvi_spin){
+        .yield = outnumber_cores(nranks), .us = (int)us, .max = (int)us};
 }

@@ -32,11 +32,11 @@ enum hvi_spin_end {
 struct hvi_spin {
     bool yield;   /* from the begin, always: more ranks than cores */
     bool crowded; /* lately it took a yield */
-    int us;       /* now */
+    int us, max;  /* now, at most */
     uint32_t waits;
 };
 
-/** nranks: of this host. */
+/** nranks: of this host. HVD_SPIN_US sets the most microseconds, for measuring. */
 void hvi_spin_init(struct hvi_spin *s, int nranks);
 
 /** Until ready(arg), at most us. slow: a look at it costs more than one at the clock. */
@@ -68,13 +68,12 @@ static inline bool hvi_spin(struct hvi_spin *s, bool slow, bool (*ready)(void *a
                             void *arg)
 {
     bool full = s->waits++ % HVI_SPIN_TRY_EVERY == 0;
-    enum hvi_spin_end end =
-        hvi_spin_for(full ? HVI_SPIN_MAX_US : s->us, s->yield || (s->crowded && !full),
-                     slow, ready, arg);
+    enum hvi_spin_end end = hvi_spin_for(
+        full ? s->max : s->us, s->yield || (s->crowded && !full), slow, ready, arg);
     int us = end != HVI_SPIN_VAIN ? s->us * 2 : s->us / 2;
 
     s->us = us < HVI_SPIN_MIN_US ? HVI_SPIN_MIN_US : us;
-    s->us = us > HVI_SPIN_MAX_US ? HVI_SPIN_MAX_US : s->us;
+    s->us = us > s->max ? s->max : s->us;
     if (full)
         s->crowded = end == HVI_SPIN_YIELDED;
     return end != HVI_SPIN_VAIN;

@@ -1,0 +1,286 @@
+/** Tensors that peers read where they lie (shm_share.c), step by step: two ranks, one
+ * thread. */
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "proto/base/names.h"
+#include "test.h"
+#include "worker/plane/cpu/shm.h"
+#include "worker/plane/shared.h"
+
+#define COUNT 3000 /* three slots of 4 KiB: the pipeline */
+#define STEPS_MAX 1000
+
+struct pair {
+    struct hvi_bells *bells;
+    size_t size_bytes;
+    struct hvi_plane *p[2];
+    struct hvi_shared *mem[2];
+    struct hvi_piece piece[2];
+    struct hvi_group g[2];
+};
+
+static const int32_t both[2] = {0, 1};
+
+static struct hvi_shm *shm(const struct pair *w, int r)
+{
+    return (struct hvi_shm *)(void *)w->p[r];
+}
+
+static void use_block(struct pair *w, int r, size_t at)
+{
+    float *v = (float *)(void *)(w->mem[r]->data + at);
+
+    w->piece[r] = (struct hvi_piece){.in = v,
+                                     .out = v,
+                                     .count = COUNT,
+                                     .row = 1,
+                                     .in_mem = w->mem[r],
+                                     .out_mem = w->mem[r]};
+}
+
+static void make(struct pair *w)
+{
+    struct hvi_err err = {{0}};
+
+    memset(w, 0, sizeof(*w));
+    w->size_bytes = sizeof(*w->bells) + hvi_shm_size(2, 4096, 3);
+    w->bells = mmap(NULL, w->size_bytes, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    cr_assert(w->bells != MAP_FAILED);
+    hvi_shm_format(w->bells + 1, 2, 4096, 3);
+    for (int r = 0; r < 2; r++) {
+        cr_assert_eq(hvi_shm_attach(w->bells + 1, w->bells, r, 2, both, &w->p[r], &err),
+                     HVD_OK, "%s", err.text);
+        w->mem[r] = hvi_shared_new(3 * COUNT * sizeof(float));
+        cr_assert_not_null(w->mem[r]);
+        use_block(w, r, 0);
+        w->g[r] = (struct hvi_group){.kind = HVD_ALLREDUCE,
+                                     .reduce_op = HVD_SUM,
+                                     .dtype = HVD_FLOAT32,
+                                     .prescale = 1,
+                                     .postscale = 1,
+                                     .nmembers = 2,
+                                     .members = both,
+                                     .me = r,
+                                     .npieces = 1,
+                                     .pieces = &w->piece[r]};
+    }
+}
+
+static void drop(struct pair *w)
+{
+    for (int r = 0; r < 2; r++) {
+        w->p[r]->ops->free(w->p[r]);
+        hvi_shared_free(w->mem[r]);
+    }
+    munmap(w->bells, w->size_bytes);
+}
+
+static void start(struct pair *w)
+{
+    struct hvi_err err = {{0}};
+
+    for (int r = 0; r < 2; r++) {
+        float *v = (float *)(uintptr_t)w->piece[r].in;
+
+        for (int i = 0; i < COUNT; i++)
+            v[i] = (float)(i % 100 + r);
+        w->g[r].seq++;
+        cr_assert_eq(w->p[r]->ops->start(w->p[r], &w->g[r], &err), HVD_OK, "%s",
+                     err.text);
+    }
+}
+
+static enum hvd_status progress(struct pair *w, int r, struct hvi_err *err)
+{
+    return w->p[r]->ops->progress(w->p[r], err);
+}
+
+static void check(const struct pair *w)
+{
+    for (int r = 0; r < 2; r++) {
+        const float *v = w->piece[r].out;
+
+        for (int i = 0; i < COUNT; i++)
+            cr_assert_eq((int)v[i], 2 * (i % 100) + 1, "rank %d element %d", r, i);
+    }
+}
+
+static void run(struct pair *w)
+{
+    struct hvi_err err = {{0}};
+    enum hvd_status rc[2] = {HVD_INPROGRESS, HVD_INPROGRESS};
+
+    start(w);
+    for (int i = 0; i < STEPS_MAX; i++)
+        for (int r = 0; r < 2; r++)
+            if (rc[r] == HVD_INPROGRESS)
+                rc[r] = progress(w, r, &err);
+    cr_assert(rc[0] == HVD_OK && rc[1] == HVD_OK, "%s", err.text);
+    check(w);
+}
+
+Test(share, tensors_are_read_where_they_lie_from_the_second_time_on, .timeout = 10)
+{
+    struct pair w;
+
+    make(&w);
+    run(&w);
+    cr_assert(!shm(&w, 0)->all_direct && !shm(&w, 1)->all_direct);
+    run(&w);
+    cr_assert(shm(&w, 0)->all_direct && shm(&w, 1)->all_direct);
+    use_block(&w, 1, COUNT * sizeof(float) + 4); /* another part of a known block */
+    run(&w);
+    cr_assert(shm(&w, 1)->all_direct);
+    w.piece[0].in_mem = w.piece[0].out_mem = NULL; /* only one of the two */
+    run(&w);
+    cr_assert(!shm(&w, 0)->shares && shm(&w, 1)->all_direct);
+    drop(&w);
+}
+
+Test(share, a_freed_block_is_forgotten_and_a_new_one_is_found, .timeout = 10)
+{
+    struct pair w;
+
+    make(&w);
+    run(&w);
+    for (int i = 0; i < HVI_SHM_BLOCKS + 10; i++) { /* more than the table has room */
+        hvi_shared_free(w.mem[0]);
+        w.mem[0] = hvi_shared_new(COUNT * sizeof(float));
+        cr_assert_not_null(w.mem[0]);
+        use_block(&w, 0, 0);
+        run(&w);
+        cr_assert(!shm(&w, 0)->all_direct);
+        run(&w);
+        cr_assert(shm(&w, 0)->all_direct);
+    }
+    drop(&w);
+}
+
+Test(share, more_blocks_than_the_table_has_room_for_are_staged, .timeout = 20)
+{
+    struct hvi_shared *held[HVI_SHM_BLOCKS];
+    struct pair w;
+
+    make(&w);
+    for (int i = 0; i < HVI_SHM_BLOCKS; i++) {
+        held[i] = w.mem[0];
+        run(&w);
+        w.mem[0] = hvi_shared_new(COUNT * sizeof(float));
+        cr_assert_not_null(w.mem[0]);
+        use_block(&w, 0, 0);
+    }
+    run(&w);
+    run(&w);
+    cr_assert(!shm(&w, 0)->all_direct);
+    hvi_shared_free(held[7]); /* its place is the new one's */
+    run(&w);
+    run(&w);
+    cr_assert(shm(&w, 0)->all_direct);
+    for (int i = 0; i < HVI_SHM_BLOCKS; i++)
+        if (i != 7)
+            hvi_shared_free(held[i]);
+    drop(&w);
+}
+
+/* Rank 0 is through but for the last word of rank 1, is stopped, and uses its tensor. */
+Test(share, what_a_stopped_rank_wrote_meanwhile_is_no_result, .timeout = 10)
+{
+    struct hvi_err err = {{0}};
+    enum hvd_status rc;
+    struct pair w;
+
+    make(&w);
+    run(&w);
+    start(&w);
+    cr_assert_eq(progress(&w, 0, &err), HVD_INPROGRESS);
+    cr_assert_eq(progress(&w, 1, &err), HVD_INPROGRESS);
+    cr_assert_eq(progress(&w, 0, &err), HVD_INPROGRESS);
+    w.p[0]->ops->abort(w.p[0], HVD_EPEER);
+    memset(w.mem[0]->data, 0xff, COUNT * sizeof(float));
+    rc = progress(&w, 1, &err);
+    cr_assert_eq(rc, HVD_EPEER, "%s", hvi_status_name(rc));
+    cr_assert_not_null(strstr(err.text, "rank 0"), "%s", err.text);
+    drop(&w);
+}
+
+enum lie { OFFSET, SIZE, BLOCK, UNMAPPED, NLIES };
+
+static void tell(struct pair *w, enum lie lie)
+{
+    struct hvi_shm_place *p = hvi_shm_places(shm(w, 0), 0);
+
+    switch (lie) {
+    case OFFSET:
+        p->in_offset = UINT64_MAX - 64;
+        break;
+    case SIZE:
+        p->out_offset = 3 * COUNT * sizeof(float) - 4;
+        break;
+    case BLOCK:
+        p->in_block = HVI_SHM_BLOCKS + 1;
+        break;
+    default:
+        p->in_block = 9; /* never published */
+    }
+}
+
+Test(share, places_that_make_no_sense_are_refused, .timeout = 10)
+{
+    for (int lie = 0; lie < NLIES; lie++) {
+        struct hvi_err err = {{0}};
+        struct pair w;
+        enum hvd_status rc;
+
+        make(&w);
+        run(&w);
+        start(&w);
+        cr_assert_eq(progress(&w, 0, &err), HVD_INPROGRESS);
+        tell(&w, (enum lie)lie);
+        rc = progress(&w, 1, &err);
+        cr_assert_eq(rc, HVD_EPROTO, "lie %d: %s", lie, hvi_status_name(rc));
+        drop(&w);
+    }
+}
+
+Test(share, a_block_that_peers_cannot_map_is_staged, .timeout = 10)
+{
+    struct pair w;
+
+    make(&w);
+    w.mem[0]->inode++; /* as in another namespace of process numbers: a stranger */
+    for (int i = 0; i < 3; i++) {
+        run(&w);
+        cr_assert(!shm(&w, 0)->all_direct);
+    }
+    cr_assert(shm(&w, 1)->all_direct);
+    drop(&w);
+}
+
+Test(share, map_takes_only_the_very_block, .timeout = 10)
+{
+    struct hvi_shared *m = hvi_shared_new(10000);
+    const uint8_t *seen;
+    int plain = memfd_create("plain", MFD_CLOEXEC);
+    int pid = (int)getpid();
+
+    cr_assert_not_null(m);
+    m->data[9999] = 7;
+    seen = hvi_shared_map(pid, m->fd, m->inode, m->device, m->size_bytes);
+    cr_assert_not_null(seen);
+    cr_assert_eq(seen[9999], 7);
+    hvi_shared_unmap(seen, m->size_bytes);
+    cr_assert_null(hvi_shared_map(pid, m->fd, m->inode + 1, m->device, m->size_bytes));
+    cr_assert_null(hvi_shared_map(pid, m->fd, m->inode, m->device + 1, m->size_bytes));
+    cr_assert_null(
+        hvi_shared_map(pid, m->fd, m->inode, m->device, m->size_bytes + 4096));
+    cr_assert_null(hvi_shared_map(pid, plain, m->inode, m->device, m->size_bytes));
+    cr_assert_null(hvi_shared_map(pid, -1, m->inode, m->device, m->size_bytes));
+    cr_assert_neq(ftruncate(m->fd, 0), 0, "a peer that reads would be killed");
+    close(plain);
+    hvi_shared_free(m);
+}

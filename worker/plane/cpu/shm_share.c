@@ -1,0 +1,330 @@
+/*
+ * Shared memory: tensors that peers read where they lie (hvd_alloc), instead of through
+ * slots.
+ *
+ * A rank publishes each block of such memory it uses, once, in its table in the segment,
+ * and for each group with such tensors their *places*: block and offset. In the first
+ * group with a block the data still go through the slots, but the peers map the block
+ * and say so; from the next group on, all of them read it directly. A peer that cannot
+ * map it (another namespace of process numbers, no permission) never says so, and the
+ * tensor is staged for ever. So nobody waits for an answer, and each rank decides for
+ * its own tensors, a group at a time. The results are the same, bit for bit.
+ *
+ * Life. A rank whose places are published ends the group only when all members have
+ * consumed its last step: nobody reads its tables or tensors between groups, so they
+ * change only then. A block that was freed is taken out of the table at the next such
+ * group; peers unmap what they find changed.
+ *
+ * Peers only read. An epoch that fails ends without their consent: a rank that was
+ * stopped marks its tensors *revoked* before its operations complete, and a reader looks
+ * at that mark after its last read: what it read before the mark was set is what the
+ * owner had there; otherwise its own operation fails as well.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "worker/plane/cpu/shm.h"
+#include "worker/plane/shared.h"
+
+enum { MAPPED_MAX = 8192 }; /* of all peers: a process has 65530 mappings */
+
+struct hvi_shm_owned {
+    struct hvi_shared *mem; /* one reference; NULL: free */
+    uint64_t asked[HVI_SHM_MASK_WORDS];
+};
+
+struct hvi_shm_view {
+    uint64_t generation;
+    const uint8_t *data;
+    size_t size_bytes;
+};
+
+/* What a member reads of another one's pieces; NULL: from its slots. */
+struct hvi_shm_source {
+    const uint8_t *in, *out;
+};
+
+struct hvi_shm_share {
+    struct hvi_shm_owned owned[HVI_SHM_BLOCKS];
+    int nowned, hint;
+    uint64_t generation;
+    struct hvi_shm_view **views;     /* [nlocal][HVI_SHM_BLOCKS], rows on demand */
+    struct hvi_shm_source **sources; /* [nlocal][HVI_SHM_PLACES], rows on demand */
+    bool *reads;                     /* [nlocal] by member: it has places */
+    int nmapped;
+};
+
+struct hvi_shm_share *hvi_shm_share_new(int nlocal)
+{
+    struct hvi_shm_share *h = calloc(1, sizeof(*h));
+
+    if (h == NULL)
+        return NULL;
+    h->views = calloc((size_t)nlocal, sizeof(*h->views));
+    h->sources = calloc((size_t)nlocal, sizeof(*h->sources));
+    h->reads = calloc((size_t)nlocal, sizeof(*h->reads));
+    if (h->views != NULL && h->sources != NULL && h->reads != NULL)
+        return h;
+    hvi_shm_share_free(h, 0);
+    return NULL;
+}
+
+void hvi_shm_share_free(struct hvi_shm_share *h, int nlocal)
+{
+    if (h == NULL)
+        return;
+    for (int i = 0; i < HVI_SHM_BLOCKS; i++)
+        hvi_shared_unref(h->owned[i].mem);
+    for (int r = 0; r < nlocal; r++) {
+        for (int i = 0; h->views[r] != NULL && i < HVI_SHM_BLOCKS; i++)
+            hvi_shared_unmap(h->views[r][i].data, h->views[r][i].size_bytes);
+        free(h->views[r]);
+        free(h->sources[r]);
+    }
+    free(h->views);
+    free(h->sources);
+    free(h->reads);
+    free(h);
+}
+
+/* ---- the owner's side */
+
+static struct hvi_shm_block *block_of(const struct hvi_shm *s, int local, uint32_t i)
+{
+    return &s->blocks[local * HVI_SHM_BLOCKS + (int)i];
+}
+
+static void retire_freed(struct hvi_shm *s)
+{
+    struct hvi_shm_share *h = s->share;
+
+    for (uint32_t i = 0; h->nowned > 0 && i < HVI_SHM_BLOCKS; i++) {
+        struct hvi_shm_owned *o = &h->owned[i];
+
+        if (o->mem == NULL || !atomic_load(&o->mem->freed))
+            continue;
+        atomic_store_explicit(&block_of(s, s->local, i)->generation, 0,
+                              memory_order_release);
+        hvi_shared_unref(o->mem);
+        memset(o, 0, sizeof(*o));
+        h->nowned--;
+    }
+}
+
+static bool publish_block(struct hvi_shm *s, struct hvi_shared *m, uint32_t i)
+{
+    struct hvi_shm_block *b = block_of(s, s->local, i);
+
+    b->inode = m->inode;
+    b->device = m->device;
+    b->size_bytes = m->size_bytes;
+    b->pid = (int32_t)getpid();
+    b->fd = m->fd;
+    for (int w = 0; w < HVI_SHM_MASK_WORDS; w++)
+        atomic_store(&b->mapped[w], 0);
+    atomic_store_explicit(&b->generation, ++s->share->generation, memory_order_release);
+    hvi_shared_ref(m);
+    s->share->owned[i].mem = m;
+    s->share->nowned++;
+    return true;
+}
+
+/* Its index in the own table; false: there is no room. */
+static bool find_block(struct hvi_shm *s, struct hvi_shared *m, uint32_t *out)
+{
+    struct hvi_shm_share *h = s->share;
+    uint32_t room = HVI_SHM_BLOCKS;
+
+    if (h->owned[h->hint].mem == m) {
+        *out = (uint32_t)h->hint;
+        return true;
+    }
+    for (uint32_t i = 0; i < HVI_SHM_BLOCKS; i++) {
+        if (h->owned[i].mem == m) {
+            h->hint = (int)i;
+            *out = i;
+            return true;
+        }
+        if (h->owned[i].mem == NULL && room == HVI_SHM_BLOCKS)
+            room = i;
+    }
+    if (room == HVI_SHM_BLOCKS)
+        return false;
+    h->hint = (int)room;
+    *out = room;
+    return publish_block(s, m, room);
+}
+
+/* One side of a piece. true: peers read it where it lies. */
+static bool place(struct hvi_shm *s, struct hvi_shared *m, const void *at,
+                  size_t size_bytes, uint32_t *block, uint64_t *offset)
+{
+    struct hvi_shm_owned *o;
+    struct hvi_shm_block *b;
+    uint32_t i = 0;
+    bool all = true;
+
+    if (m == NULL || !hvi_shared_has(m, at, size_bytes) || atomic_load(&m->freed) ||
+        !find_block(s, m, &i))
+        return false;
+    o = &s->share->owned[i];
+    b = block_of(s, s->local, i);
+    for (int w = 0; w < HVI_SHM_MASK_WORDS; w++) {
+        if ((s->others[w] & ~atomic_load(&b->mapped[w])) != 0)
+            all = false;
+        if ((s->others[w] & ~o->asked[w]) != 0) {
+            o->asked[w] |= s->others[w];
+            s->shares = true;
+        }
+    }
+    s->shares = s->shares || all;
+    *block = i + 1;
+    *offset = (uint64_t)((const uint8_t *)at - m->data);
+    return all;
+}
+
+void hvi_shm_share_begin(struct hvi_shm *s)
+{
+    const struct hvi_group *g = s->g;
+    bool any = false;
+
+    s->shares = s->all_direct = false;
+    memset(s->share->reads, 0, (size_t)s->nlocal * sizeof(*s->share->reads));
+    for (int32_t i = 0; i < g->npieces && !any; i++)
+        any = g->pieces[i].in_mem != NULL || g->pieces[i].out_mem != NULL;
+    if (!any || s->facts.joined || g->npieces > HVI_SHM_PLACES)
+        return;
+    retire_freed(s);
+    s->all_direct = !s->facts.no_memory;
+    for (int32_t i = 0; i < g->npieces; i++) {
+        const struct hvi_piece *p = &g->pieces[i];
+        struct hvi_shm_place *to = &hvi_shm_places(s, s->local)[i];
+        size_t size = (size_t)p->count * s->facts.elem_size;
+
+        memset(to, 0, sizeof(*to));
+        if (size == 0)
+            continue;
+        to->in_direct = place(s, p->in_mem, p->in, size, &to->in_block, &to->in_offset);
+        to->out_direct = p->out != NULL && place(s, p->out_mem, p->out, size,
+                                                 &to->out_block, &to->out_offset);
+        s->all_direct = s->all_direct && to->in_direct && to->out_direct;
+    }
+    s->all_direct = s->all_direct && s->shares;
+}
+
+/* ---- the reader's side */
+
+static bool map_block(struct hvi_shm *s, int local, uint32_t i)
+{
+    struct hvi_shm_block *b = block_of(s, local, i);
+    struct hvi_shm_view *v = &s->share->views[local][i];
+    uint64_t generation = atomic_load_explicit(&b->generation, memory_order_acquire);
+
+    if (generation == v->generation)
+        return v->data != NULL;
+    if (v->data != NULL) {
+        hvi_shared_unmap(v->data, v->size_bytes);
+        s->share->nmapped--;
+    }
+    *v = (struct hvi_shm_view){.generation = generation, .size_bytes = b->size_bytes};
+    if (generation == 0 || s->share->nmapped == MAPPED_MAX)
+        return false;
+    v->data = hvi_shared_map(b->pid, b->fd, b->inode, b->device, v->size_bytes);
+    if (v->data == NULL)
+        return false;
+    s->share->nmapped++;
+    atomic_fetch_or(&b->mapped[s->local / 64], UINT64_C(1) << (s->local % 64));
+    return true;
+}
+
+/* Where one side of a peer's piece lies; false: the peer's table makes no sense. */
+static bool locate(struct hvi_shm *s, int local, uint32_t block, bool direct,
+                   uint64_t offset, size_t size_bytes, const uint8_t **out)
+{
+    const struct hvi_shm_view *v;
+    bool mapped;
+
+    *out = NULL;
+    if (block == 0)
+        return !direct;
+    if (block > HVI_SHM_BLOCKS)
+        return false;
+    mapped = map_block(s, local, block - 1);
+    if (!direct)
+        return true;
+    v = &s->share->views[local][block - 1];
+    if (!mapped || offset > v->size_bytes || size_bytes > v->size_bytes - offset)
+        return false;
+    *out = v->data + offset;
+    return true;
+}
+
+static bool have_rows(struct hvi_shm_share *h, int local)
+{
+    if (h->views[local] == NULL)
+        h->views[local] = calloc(HVI_SHM_BLOCKS, sizeof(**h->views));
+    if (h->sources[local] == NULL)
+        h->sources[local] = calloc(HVI_SHM_PLACES, sizeof(**h->sources));
+    return h->views[local] != NULL && h->sources[local] != NULL;
+}
+
+static enum hvd_status read_places(struct hvi_shm *s, int32_t member,
+                                   struct hvi_err *err)
+{
+    int local = s->peers[member];
+
+    if (s->g->npieces > HVI_SHM_PLACES)
+        return hvi_fail(err, HVD_EPROTO, "shm: rank %d has places of %d tensors",
+                        (int)s->g->members[member], (int)s->g->npieces);
+    if (!have_rows(s->share, local))
+        return hvi_fail(err, HVD_ENOMEM, "shm: no memory for the places of tensors");
+    for (int32_t i = 0; i < s->g->npieces; i++) {
+        struct hvi_shm_place p = hvi_shm_places(s, local)[i];
+        struct hvi_shm_source *to = &s->share->sources[local][i];
+        size_t size = (size_t)s->g->pieces[i].count * s->facts.elem_size;
+
+        if (!locate(s, local, p.in_block, p.in_direct != 0, p.in_offset, size,
+                    &to->in) ||
+            !locate(s, local, p.out_block, p.out_direct != 0, p.out_offset, size,
+                    &to->out))
+            return hvi_fail(err, HVD_EPROTO,
+                            "shm: the shared memory of rank %d is not what it says",
+                            (int)s->g->members[member]);
+    }
+    s->share->reads[member] = true;
+    return HVD_OK;
+}
+
+enum hvd_status hvi_shm_share_read(struct hvi_shm *s, int64_t step, struct hvi_err *err)
+{
+    enum hvd_status rc = HVD_OK;
+
+    for (int32_t m = 0; m < s->g->nmembers && rc == HVD_OK; m++)
+        if (m != s->g->me && hvi_shm_line(s, m, step)->places)
+            rc = read_places(s, m, err);
+    return rc;
+}
+
+const uint8_t *hvi_shm_share_in(const struct hvi_shm *s, int32_t member, int32_t piece)
+{
+    return s->share->reads[member] ? s->share->sources[s->peers[member]][piece].in
+                                   : NULL;
+}
+
+const uint8_t *hvi_shm_share_out(const struct hvi_shm *s, int32_t member, int32_t piece)
+{
+    return s->share->reads[member] ? s->share->sources[s->peers[member]][piece].out
+                                   : NULL;
+}
+
+enum hvd_status hvi_shm_share_check(const struct hvi_shm *s, struct hvi_err *err)
+{
+    atomic_thread_fence(memory_order_acquire); /* after the reads of the tensors */
+    for (int32_t m = 0; m < s->g->nmembers; m++)
+        if (s->share->reads[m] && hvi_shm_is_revoked(s, m))
+            return hvi_fail(err, HVD_EPEER,
+                            "rank %d has given up the operation before its end",
+                            (int)s->g->members[m]);
+    return HVD_OK;
+}

@@ -1,0 +1,117 @@
+#include "worker/plane/shared.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PAGE_BYTES = 4096 };
+/* A peer that reads beyond the end of a file is killed: the size never changes. */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+/* Beyond it ftruncate is answered by a signal. */
+static bool within_limit(size_t size)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+           limit.rlim_cur >= size;
+}
+
+static bool fill_in(struct hvi_shared *m)
+{
+    struct stat st;
+    void *data;
+
+    if (m->fd < 0 || ftruncate(m->fd, (off_t)m->size_bytes) != 0 ||
+        fcntl(m->fd, F_ADD_SEALS, SEALS) != 0 || fstat(m->fd, &st) != 0)
+        return false;
+    data = mmap(NULL, m->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+    if (data == MAP_FAILED)
+        return false;
+    m->data = data;
+    m->inode = st.st_ino;
+    m->device = st.st_dev;
+    return true;
+}
+
+struct hvi_shared *hvi_shared_new(size_t size_bytes)
+{
+    struct hvi_shared *m;
+
+    if (size_bytes > SIZE_MAX / 2)
+        return NULL;
+    size_bytes = (size_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    if (size_bytes == 0)
+        size_bytes = PAGE_BYTES;
+    if (!within_limit(size_bytes))
+        return NULL;
+    m = calloc(1, sizeof(*m));
+    if (m == NULL)
+        return NULL;
+    m->size_bytes = size_bytes;
+    atomic_init(&m->refs, 1);
+    m->fd = memfd_create("hvd-tensor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fill_in(m))
+        return m;
+    if (m->fd >= 0)
+        close(m->fd);
+    free(m);
+    return NULL;
+}
+
+void hvi_shared_ref(struct hvi_shared *m)
+{
+    atomic_fetch_add(&m->refs, 1);
+}
+
+void hvi_shared_unref(struct hvi_shared *m)
+{
+    if (m == NULL || atomic_fetch_sub(&m->refs, 1) != 1)
+        return;
+    munmap(m->data, m->size_bytes);
+    close(m->fd);
+    free(m);
+}
+
+void hvi_shared_free(struct hvi_shared *m)
+{
+    /* A kernel that cannot do it frees them with the last mapping. */
+    (void)!fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                     (off_t)m->size_bytes);
+    atomic_store(&m->freed, true);
+    hvi_shared_unref(m);
+}
+
+/* Between two namespaces of process numbers, pid may be a stranger: look before it is
+ * opened, and at what was opened. */
+const uint8_t *hvi_shared_map(int pid, int fd, uint64_t inode, uint64_t device,
+                              size_t size_bytes)
+{
+    char path[64];
+    struct stat st;
+    void *data = MAP_FAILED;
+    int own;
+
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
+    if (stat(path, &st) != 0 || st.st_ino != inode || st.st_dev != device)
+        return NULL;
+    own = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (own < 0)
+        return NULL;
+    if (fstat(own, &st) == 0 && st.st_ino == inode && st.st_dev == device &&
+        size_bytes > 0 && (uint64_t)st.st_size == size_bytes &&
+        (fcntl(own, F_GET_SEALS) & SEALS) == SEALS)
+        data = mmap(NULL, size_bytes, PROT_READ, MAP_SHARED, own, 0);
+    close(own);
+    return data == MAP_FAILED ? NULL : data;
+}
+
+void hvi_shared_unmap(const uint8_t *data, size_t size_bytes)
+{
+    if (data != NULL)
+        munmap((void *)(uintptr_t)data, size_bytes);
+}
