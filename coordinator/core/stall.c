@@ -128,19 +128,22 @@ static void ask_agents(struct hvi_core *core, struct stall *s)
 {
     Hvi__ProcProbe m = HVI__PROC_PROBE__INIT;
     int32_t slots[HVD_RANKS_MAX];
+    int32_t pids[HVD_RANKS_MAX];
     struct hvi_link *it, *tmp;
 
     m.probe = s->probe;
     m.ranks = slots;
+    m.pids = pids;
     HVI_LIST_EACH(&core->agents, it, tmp)
     {
         struct conn *c = hvi_conn_at(it);
 
-        m.n_ranks = 0;
+        m.n_ranks = m.n_pids = 0;
         for (int32_t r = 0; r < core->size; r++)
             if (rankset_has(&s->missing, r) &&
                 core->procs[core->members[r].slot].agent == c->id) {
                 slots[m.n_ranks++] = core->members[r].slot;
+                pids[m.n_pids++] = core->members[r].pid;
                 rankset_add(&s->asked_proc, r);
             }
         if (m.n_ranks > 0)

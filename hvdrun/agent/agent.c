@@ -331,7 +331,9 @@ static void link_up(void *data)
         launch(a);
 }
 
-static const char *rank_state(struct agent *a, int32_t rank)
+/* pid: who said HELLO for the rank, often a child of what we started (`sh run.sh`); its
+ * number means something here if it is in the rank's process group. */
+static const char *rank_state(struct agent *a, int32_t rank, int32_t pid)
 {
     for (int i = 0; i < a->nranks; i++) {
         const struct hvi_rank *r = &a->ranks[i];
@@ -339,7 +341,9 @@ static const char *rank_state(struct agent *a, int32_t rank)
         if (r->rank == rank)
             return r->exited     ? "exited"
                    : r->pid == 0 ? "not started"
-                                 : hvi_procstat(r->pid);
+                   : pid > 0 && hvi_procstat_group(pid) == r->pid
+                       ? hvi_procstat(pid)
+                       : hvi_procstat(r->pid);
     }
     return "unknown";
 }
@@ -352,7 +356,7 @@ static void answer_probe(struct agent *a, const Hvi__ProcProbe *q)
     if (states == NULL)
         return;
     for (size_t i = 0; i < q->n_ranks; i++)
-        states[i] = (char *)rank_state(a, q->ranks[i]);
+        states[i] = (char *)rank_state(a, q->ranks[i], i < q->n_pids ? q->pids[i] : 0);
     msg.probe = q->probe;
     msg.n_ranks = msg.n_states = q->n_ranks;
     msg.ranks = q->ranks;

@@ -2,9 +2,9 @@
 
 /*
  * Happy path: ADD for each worker, acknowledged; REMOVE when it has ended; end of file
- * when the agent exits; nothing is left to kill; the keeper exits. Failure: the agent
- * dies. The socket may still hold messages: they are read first, then end of file, then
- * every group is killed. A worker whose ADD was never read has not been allowed to exec
+ * when the agent exits, which has said DONE; nothing is left to kill; the keeper exits.
+ * Failure: the agent dies. The socket may still hold messages: they are read first, then
+ * end of file, then every group is killed, and what had left its group (marked.h). A worker whose ADD was never read has not been allowed to exec
  * yet and ends by itself, because its go pipe closed with the agent.
  */
 
@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "hvdrun/agent/cgroup.h"
+#include "hvdrun/agent/marked.h"
 #include "hvdrun/rundir.h"
 #include "proto/base/clock.h"
 
@@ -27,7 +28,7 @@
     5000 /* the keeper answers in microseconds unless it is stopped */
 #define END_TIMEOUT_MS 1000
 
-enum op { OP_UNSET = 0, OP_ADD = 1, OP_REMOVE = 2, OP_CGROUP = 3 };
+enum op { OP_UNSET = 0, OP_ADD = 1, OP_REMOVE = 2, OP_CGROUP = 3, OP_DONE = 4 };
 
 struct message {
     int op;
@@ -39,6 +40,7 @@ struct groups {
     pid_t pgid[HVD_RANKS_MAX];
     int n;
     char cgroup[256];
+    int done; /* the agent itself has looked after all */
 };
 
 static void apply(struct groups *g, const struct message *m)
@@ -51,6 +53,7 @@ static void apply(struct groups *g, const struct message *m)
             break;
         }
     }
+    g->done |= m->op == OP_DONE;
     if (m->op == OP_CGROUP)
         memcpy(g->cgroup, m->path, sizeof g->cgroup);
 }
@@ -81,7 +84,7 @@ static void serve(int fd, struct groups *g)
         if (n != (ssize_t)sizeof m)
             return; /* the agent is gone */
         apply(g, &m);
-        if (m.op != OP_REMOVE)
+        if (m.op == OP_ADD || m.op == OP_CGROUP)
             (void)!send(fd, &m.pgid, sizeof m.pgid, MSG_NOSIGNAL);
     }
 }
@@ -105,6 +108,7 @@ static _Noreturn void keeper_main(int fd, int lifeline_fd, const char *rundir, i
     static struct groups g;
     static const int ignored[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGPIPE,
                                   SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2};
+    char mark[HVI_RUNDIR_MAX + 32];
 
     setpgid(0, 0);
     prctl(PR_SET_NAME, "hvd-keeper");
@@ -113,6 +117,9 @@ static _Noreturn void keeper_main(int fd, int lifeline_fd, const char *rundir, i
     shed(fd, lifeline_fd);
     serve(fd, &g);
     kill_all(&g);
+    snprintf(mark, sizeof mark, "HVD_RUNTIME_DIR=%s", rundir);
+    if (!g.done)
+        hvi_marked_kill(mark, END_TIMEOUT_MS);
     if (g.cgroup[0] != '\0')
         hvi_cgroup_remove(g.cgroup);
     if (own || hung_up(lifeline_fd))
@@ -192,9 +199,12 @@ enum hvd_status hvi_keeper_cgroup(struct hvi_keeper *k, const char *dir,
 void hvi_keeper_stop(struct hvi_keeper *k)
 {
     int64_t deadline = hvi_now_ms() + END_TIMEOUT_MS;
+    struct message m = {.op = OP_DONE};
 
-    if (k->fd >= 0)
+    if (k->fd >= 0) {
+        (void)!send(k->fd, &m, sizeof m, MSG_NOSIGNAL);
         close(k->fd);
+    }
     k->fd = -1;
     while (waitpid(k->pid, NULL, WNOHANG) == 0 && hvi_now_ms() < deadline)
         poll(NULL, 0, 1);

@@ -1,7 +1,9 @@
 #include "hvdrun/agent/procstat.h"
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,20 +36,39 @@ const char *hvi_procstat_parse(const char *line)
     }
 }
 
-const char *hvi_procstat(pid_t pid)
+static bool read_stat(pid_t pid, char line[512])
 {
-    char path[64], line[512];
+    char path[64];
     ssize_t n;
     int fd;
 
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return "gone";
-    n = read(fd, line, sizeof line - 1);
+        return false;
+    n = read(fd, line, 511);
     close(fd);
-    if (n <= 0)
-        return "gone";
-    line[n] = '\0';
-    return hvi_procstat_parse(line);
+    line[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+const char *hvi_procstat(pid_t pid)
+{
+    char line[512];
+
+    return read_stat(pid, line) ? hvi_procstat_parse(line) : "gone";
+}
+
+pid_t hvi_procstat_group(pid_t pid)
+{
+    char line[512];
+    const char *p = NULL;
+    char *end;
+
+    if (read_stat(pid, line))
+        p = strrchr(line, ')');
+    if (p == NULL || strlen(p) < 5)
+        return 0;
+    (void)strtol(p + 4, &end, 10); /* the parent */
+    return (pid_t)strtol(end, NULL, 10);
 }

@@ -6,6 +6,8 @@
 
 /** "running", "sleeping", "waiting for disk", "stopped", "traced", "zombie", "gone". */
 const char *hvi_procstat(pid_t pid);
+/** Its process group, 0: it is gone. */
+pid_t hvi_procstat_group(pid_t pid);
 /** The word for a state letter of /proc/PID/stat; the line may be damaged: "unknown". */
 const char *hvi_procstat_parse(const char *line);
 

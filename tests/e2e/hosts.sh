@@ -12,10 +12,18 @@
 #   hosts_pids I               its processes, as seen from outside
 #   hosts_unplug I             nothing reaches it or leaves it any more; no link-down event
 #   hosts_kill I               unplug it and kill all that runs there: the power fails
+#   hosts_partition I J [oneway]   nothing goes from I to J (and from J to I) any more
+#   hosts_heal I               its link is as new
+#   hosts_freeze I, hosts_thaw I   stop, continue all that runs there
+#   hosts_shape I DELAY JITTER LOSS   ms, ms, percent: to what I sends, and the loss to what
+#                              it receives too; the traffic goes through tests/e2e/relay.c
+#
+# HOSTS_IFACE: what the interface is called, with I for the number: HOSTS_IFACE=netI
 
 HOSTS_NET=10.78.0
 HOSTS_NAME=hvd$$
 HOSTS_STATE=$T/hosts
+HOSTS_IFACE=${HOSTS_IFACE-eth0}
 
 hosts_need() {
     local tool
@@ -52,12 +60,12 @@ hosts_init() {
 }
 
 hosts_create() {
-    local i=$1 ns=$HOSTS_NAME-$1 launcher
+    local i=$1 ns=$HOSTS_NAME-$1 iface=${HOSTS_IFACE//I/$1} launcher
     ip netns add "$ns"
     ip -n "$ns" link set lo up
-    ip -n "$HOSTS_NAME-sw" link add "p$i" type veth peer name eth0 netns "$ns"
-    ip -n "$ns" addr add "$HOSTS_NET.$i/24" dev eth0
-    ip -n "$ns" link set eth0 up
+    ip -n "$HOSTS_NAME-sw" link add "p$i" type veth peer name "$iface" netns "$ns"
+    ip -n "$ns" addr add "$HOSTS_NET.$i/24" dev "$iface"
+    ip -n "$ns" link set "$iface" up
     ip -n "$HOSTS_NAME-sw" link set "p$i" master br0 up
     ssh-keygen -q -t ed25519 -N '' -f "$HOSTS_STATE/$i.key"
     printf '%s\n' "Port 22" "PidFile none" "HostKey $HOSTS_STATE/$i.key" "StrictModes no" \
@@ -111,6 +119,49 @@ hosts_exec() {
 hosts_pids() { ip netns pids "$HOSTS_NAME-$1"; }
 
 hosts_unplug() { ip -n "$HOSTS_NAME-sw" link set "p$1" nomaster; }
+
+# Packets from $1 to $2 go to an address that no interface has.
+hosts_cut() {
+    ip -n "$HOSTS_NAME-$1" neigh replace "$HOSTS_NET.$2" lladdr 02:00:00:00:de:ad \
+        dev "${HOSTS_IFACE//I/$1}" nud permanent
+}
+
+hosts_partition() {
+    hosts_cut "$1" "$2"
+    [ "${3-}" = oneway ] || hosts_cut "$2" "$1"
+}
+
+hosts_heal() {
+    local i
+    ip -n "$HOSTS_NAME-$1" neigh flush dev "${HOSTS_IFACE//I/$1}" nud permanent 2>/dev/null
+    for i in "$HOSTS_STATE"/*.pid; do
+        i=${i##*/}
+        i=${i%.pid}
+        ip -n "$HOSTS_NAME-$i" neigh del "$HOSTS_NET.$1" dev "${HOSTS_IFACE//I/$i}" 2>/dev/null
+    done
+    ip -n "$HOSTS_NAME-sw" link set "p$1" master br0
+}
+
+# shellcheck disable=SC2046
+hosts_freeze() { kill -STOP $(hosts_pids "$1"); }
+# shellcheck disable=SC2046
+hosts_thaw() { kill -CONT $(hosts_pids "$1"); }
+
+# pI <- relay -> rI = bI -> bridge
+hosts_shape() {
+    local i=$1 sw=$HOSTS_NAME-sw
+    [ -x "$HOSTS_STATE/relay" ] ||
+        "${CC:-cc}" -O2 -o "$HOSTS_STATE/relay" "$HVD_SRC/tests/e2e/relay.c" || die "cannot compile relay.c"
+    ip -n "$sw" link set "p$i" nomaster
+    ip -n "$sw" link add "r$i" type veth peer name "b$i"
+    ip -n "$sw" link set "r$i" up
+    ip -n "$sw" link set "b$i" master br0 up
+    shift
+    setsid ip netns exec "$sw" "$HOSTS_STATE/relay" "p$i" "r$i" "$@" \
+        </dev/null >"$HOSTS_STATE/$i.relay" 2>&1 &
+    disown
+    await 5 "the relay of host$i" grep -q ready "$HOSTS_STATE/$i.relay"
+}
 
 hosts_kill() {
     hosts_unplug "$1"

@@ -31,10 +31,10 @@
 #include "proto/base/env.h"
 #include "proto/base/log.h"
 #include "proto/base/tmpdir.h"
+#include "worker/core/dial.h"
 
 #define LINK_MS 5000     /* for one handshake, PROTOCOL.md section 7 */
 #define STRANGERS_MAX 16 /* unproven links beyond those awaited */
-#define RETRY_MS 20      /* between attempts to reach a peer whose backlog is full */
 #define PROOF_BYTES 8    /* u32 rank, u32 attempt */
 #define RECORD_BYTES (24 + 4 + 17 + PROOF_BYTES) /* a first record with a proof in it */
 
@@ -447,76 +447,19 @@ static struct link *new_link(struct meeting *g, int fd)
     return k;
 }
 
-static int dial_once(const char *where, struct hvi_err *err)
-{
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
-    struct sockaddr_storage sa;
-    socklen_t n = 0;
-    char addr[64];
-    const char *colon = strrchr(where, ':');
-    int fd;
-
-    memset(&sa, 0, sizeof sa);
-    if (strncmp(where, "unix:", 5) == 0 && strlen(where + 5) < sizeof un.sun_path) {
-        memcpy(un.sun_path, where + 5, strlen(where + 5));
-        memcpy(&sa, &un, sizeof un);
-        n = sizeof un;
-    } else if (strncmp(where, "tcp:", 4) == 0 && colon > where + 4 &&
-               (size_t)(colon - where - 4) < sizeof addr) {
-        struct sockaddr_in *v4 = (struct sockaddr_in *)&sa;
-        struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&sa;
-        uint16_t port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
-
-        memcpy(addr, where + 4, (size_t)(colon - where - 4));
-        addr[colon - where - 4] = '\0';
-        if (inet_pton(AF_INET, addr, &v4->sin_addr) == 1) {
-            v4->sin_family = AF_INET;
-            v4->sin_port = port;
-            n = sizeof *v4;
-        } else if (inet_pton(AF_INET6, addr, &v6->sin6_addr) == 1) {
-            v6->sin6_family = AF_INET6;
-            v6->sin6_port = port;
-            n = sizeof *v6;
-        }
-    }
-    if (n == 0) {
-        hvi_fail(err, HVD_EPROTO, "a peer's address is not one: %.100s", where);
-        errno = EINVAL;
-        return -1;
-    }
-    fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        no_socket(err);
-        return -1;
-    }
-    if (connect(fd, (struct sockaddr *)&sa, n) != 0) {
-        int error = errno;
-
-        hvi_fail(err, HVD_EIO, "cannot reach a peer at %s: %s", where, strerror(error));
-        close(fd);
-        errno = error;
-        return -1;
-    }
-    return fd;
-}
-
 static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
                             struct hvi_err *err)
 {
+    struct hvi_err why = {{0}};
     struct link *k;
     enum hvd_status rc;
     uint8_t hello[HVI_HELLO_BYTES];
     int fd;
 
-    for (;;) {
-        fd = dial_once(t->where, err);
-        if (fd >= 0)
-            break;
-        if ((errno != EAGAIN && errno != EINTR && errno != ECONNREFUSED) ||
-            hvi_ms_left(g->m->deadline_ms) == 0)
-            return errno == EMFILE || errno == ENFILE ? HVD_ELIMIT : HVD_EIO;
-        poll(NULL, 0, RETRY_MS);
-    }
+    rc = hvi_dial("a peer", t->where, g->m->deadline_ms, &fd, &why);
+    if (rc != HVD_OK)
+        return hvi_fail(err, rc == HVD_ELIMIT ? rc : HVD_EIO, "rank %d: %s", t->rank,
+                        why.text);
     k = new_link(g, fd);
     if (k == NULL) {
         close(fd);

@@ -28,6 +28,8 @@
 #include "worker/plane/cpu/hosts.h"
 
 #define START_TIMEOUT_S 30 /* Horovod's default */
+#define LEASE_S 15         /* of hosts; HVD_LEASE_SECONDS */
+#define LINK_EXTRA_S 5     /* a lost host is told by its lease, not by a broken link */
 #define ANSWER_MS 3000     /* the coordinator's verdict comes this much later at most */
 
 struct forming {
@@ -335,6 +337,7 @@ static enum hvd_status make_mesh(struct forming *f, struct hvi_plane **out,
     struct hvi_listener tcp_only = f->listener;
     struct hvi_target *targets = calloc((size_t)c->size, sizeof *targets);
     struct hvi_meet m;
+    int64_t lease_s = LEASE_S;
     enum hvd_status rc = HVD_OK;
 
     tcp_only.unix_fd = -1;
@@ -356,7 +359,11 @@ static enum hvd_status make_mesh(struct forming *f, struct hvi_plane **out,
     if (rc == HVD_OK)
         rc = hvi_meet_run(&m, &tcp_only, targets, c->rank, c->size - 1 - c->rank, err);
     if (rc == HVD_OK)
+        rc = hvi_env_int("LEASE_SECONDS", LEASE_S, 1, 86400, &lease_s, err);
+    if (rc == HVD_OK)
         rc = hvi_tcp_new(c->rank, c->size, m.fds, out, err);
+    if (rc == HVD_OK)
+        hvi_tcp_watch(*out, (int)(lease_s + LINK_EXTRA_S) * 1000);
     for (int i = 0; rc != HVD_OK && m.fds != NULL && i < c->size; i++)
         if (m.fds[i] >= 0)
             close(m.fds[i]);

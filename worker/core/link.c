@@ -10,9 +10,6 @@
  * epoch is over for this rank (hvi_ctx_fail), unless it is leaving anyway.
  */
 #include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,166 +17,20 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/env.h"
 #include "proto/base/log.h"
 #include "worker/core/ctx.h"
+#include "worker/core/dial.h"
 #include "worker/core/timeline.h"
 
 #define READ_CHUNK (64 * 1024)
-#define DEAD_MS 15000 /* unacknowledged data, or keep-alives: as an agent's lease */
-#define RETRY_MS                                                                       \
-    50 /* between two attempts to reach a coordinator that is not up yet               \
-        */
+#define LEASE_S 15      /* of hosts; HVD_LEASE_SECONDS */
+#define LEASE_EXTRA_S 5 /* an agent knows better, and earlier, that the link is dead */
 
 /* ---- connecting ------------------------------------------------------------------ */
-
-static enum hvd_status connect_unix(const char *path, int *out, struct hvi_err *err)
-{
-    struct sockaddr_un sa = {.sun_family = AF_UNIX};
-    int fd;
-
-    if (path[0] == '\0')
-        return hvi_fail(err, HVD_EINVAL,
-                        "HVD_COORDINATOR=unix: names no socket; write unix:path");
-    if (strlen(path) >= sizeof sa.sun_path)
-        return hvi_fail(err, HVD_EINVAL, "socket path %s is too long", path);
-    memcpy(sa.sun_path, path, strlen(path));
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return hvi_fail(err, HVD_ELIMIT, "socket: %s", strerror(errno));
-    if (connect(fd, (struct sockaddr *)&sa, sizeof sa) != 0) {
-        int error = errno;
-
-        close(fd);
-        return hvi_fail(
-            err,
-            error == EAGAIN || error == ENOENT || error == ECONNREFUSED ? HVD_INPROGRESS
-                                                                        : HVD_EIO,
-            "cannot reach the coordinator at %s: %s", path, strerror(error));
-    }
-    *out = fd;
-    return HVD_OK;
-}
-
-/* "host:port", "[v6]:port" */
-static enum hvd_status split_host_port(const char *text, char host[256], char port[16],
-                                       struct hvi_err *err)
-{
-    const char *colon = strrchr(text, ':');
-    size_t n = colon != NULL ? (size_t)(colon - text) : 0;
-
-    if (colon == NULL || n == 0 || n > 255 || strlen(colon + 1) == 0 ||
-        strlen(colon + 1) > 5 || strspn(colon + 1, "0123456789") != strlen(colon + 1) ||
-        strtoul(colon + 1, NULL, 10) < 1 || strtoul(colon + 1, NULL, 10) > 65535)
-        return hvi_fail(
-            err, HVD_EINVAL,
-            "HVD_COORDINATOR=%s: write host:port, [address]:port or unix:path", text);
-    if (text[0] == '[' && text[n - 1] == ']') {
-        text++;
-        n -= 2;
-    }
-    memcpy(host, text, n);
-    host[n] = '\0';
-    snprintf(port, 16, "%s", colon + 1);
-    return HVD_OK;
-}
-
-/* connect() that gives up at deadline_ms. */
-static int connect_within(int fd, const struct sockaddr *sa, socklen_t n,
-                          int64_t deadline_ms)
-{
-    struct pollfd p = {.fd = fd, .events = POLLOUT};
-    int error = 0;
-    socklen_t size = sizeof error;
-
-    if (connect(fd, sa, n) == 0)
-        return 0;
-    if (errno != EINPROGRESS)
-        return errno;
-    while (poll(&p, 1, hvi_ms_left(deadline_ms)) < 0)
-        if (errno != EINTR)
-            return errno;
-    if (p.revents == 0)
-        return ETIMEDOUT;
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
-        return errno;
-    return error;
-}
-
-/* A host that loses its power says nothing: without an agent only these find out. */
-static void tune_tcp(int fd)
-{
-    static const int one = 1, idle_s = 5, every_s = 5, times = 2, dead_ms = DEAD_MS;
-
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &dead_ms, sizeof dead_ms);
-}
-
-static enum hvd_status connect_tcp(const char *endpoint, int64_t deadline_ms, int *out,
-                                   struct hvi_err *err)
-{
-    char host[256];
-    char port[16];
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *list = NULL;
-    enum hvd_status rc = split_host_port(endpoint, host, port, err);
-    int error = 0;
-
-    if (rc != HVD_OK)
-        return rc;
-    error = getaddrinfo(host, port, &hints, &list);
-    if (error != 0)
-        return hvi_fail(err, HVD_EIO, "HVD_COORDINATOR=%s: %s", endpoint,
-                        gai_strerror(error));
-    for (struct addrinfo *a = list; a != NULL; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-        if (fd < 0) {
-            error = errno;
-            continue;
-        }
-        error = connect_within(fd, a->ai_addr, a->ai_addrlen, deadline_ms);
-        if (error == 0) {
-            tune_tcp(fd);
-            freeaddrinfo(list);
-            *out = fd;
-            return HVD_OK;
-        }
-        close(fd);
-    }
-    freeaddrinfo(list);
-    return hvi_fail(err, error == ECONNREFUSED ? HVD_INPROGRESS : HVD_EIO,
-                    "cannot reach the coordinator at %s: %s", endpoint,
-                    strerror(error));
-}
-
-/* A coordinator that is started beside us may not listen yet: try until the deadline. */
-static enum hvd_status dial(const char *endpoint, int64_t deadline_ms, int *out,
-                            struct hvi_err *err)
-{
-    for (;;) {
-        enum hvd_status rc;
-
-        if (strncmp(endpoint, "unix:", 5) == 0)
-            rc = connect_unix(endpoint + 5, out, err);
-        else
-            rc =
-                connect_tcp(strncmp(endpoint, "tcp:", 4) == 0 ? endpoint + 4 : endpoint,
-                            deadline_ms, out, err);
-        if (rc != HVD_INPROGRESS)
-            return rc;
-        if (hvi_ms_left(deadline_ms) == 0)
-            return HVD_ETIMEDOUT;
-        poll(NULL, 0, RETRY_MS);
-    }
-}
 
 /* Exactly size_bytes, or an error. */
 static enum hvd_status read_exact(int fd, void *buf, size_t size_bytes,
@@ -212,13 +63,20 @@ enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
                               const uint8_t *key, const uint8_t *job_id,
                               int64_t deadline_ms, struct hvi_err *err)
 {
+    struct hvi_err why = {{0}};
     struct hvi_hs_client hs;
     uint8_t hello[HVI_HELLO_BYTES];
     uint8_t reply[HVI_HELLO_BYTES];
-    enum hvd_status rc = dial(endpoint, deadline_ms, &conn->fd, err);
+    int64_t lease_s = LEASE_S;
+    enum hvd_status rc = hvi_env_int("LEASE_SECONDS", LEASE_S, 1, 86400, &lease_s, err);
 
     if (rc != HVD_OK)
         return rc;
+    rc = hvi_dial("the coordinator", endpoint, deadline_ms, &conn->fd, &why);
+    if (rc != HVD_OK)
+        return hvi_fail(err, rc, "%s%s", rc == HVD_EINVAL ? "HVD_COORDINATOR: " : "",
+                        why.text);
+    hvi_dial_limit(conn->fd, (int)(lease_s + LEASE_EXTRA_S) * 1000);
     rc = hvi_hs_client_start(&hs, key, job_id, HVI_ROLE_WORKER, hello, err);
     if (rc != HVD_OK)
         return rc;

@@ -23,6 +23,8 @@ struct hvi_piece {
     int64_t row;    /* elements of one row (product of dims[1..]); 1 for vectors */
     /* gather-like kinds: */
     const int64_t *splits; /* alltoall: rows for every member, [nmembers]; NULL: even */
+    const int64_t *keep;   /* reducescatter: rows that every member keeps, [nmembers];
+                            * NULL: as even as may be */
     int64_t *rows;         /* [nmembers], plane writes rows received from every member:
                             * allgather, alltoall. NULL for other kinds */
     void *cookie;          /* handed to hvi_group.alloc */

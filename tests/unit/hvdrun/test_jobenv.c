@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "hvdrun/agent/jobenv.h"
 #include "hvdrun/agent/procstat.h"
@@ -64,4 +65,10 @@ Test(procstat, words_for_states_and_for_damage, .timeout = 5)
     cr_assert_str_eq(hvi_procstat_parse(""), "unknown");
     cr_assert_str_eq(hvi_procstat_parse("12 (a) ? 1"), "unknown");
     cr_assert_str_eq(hvi_procstat(1 << 30), "gone");
+}
+
+Test(procstat, the_group_of_a_process, .timeout = 5)
+{
+    cr_assert_eq(hvi_procstat_group(getpid()), getpgrp());
+    cr_assert_eq(hvi_procstat_group(INT32_MAX), 0);
 }

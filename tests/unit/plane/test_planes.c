@@ -93,6 +93,11 @@ Test(planes, shm_abort_wakes_a_rank_that_waits, .timeout = 60)
     run_aborted(WORLD_SHM);
 }
 
+Test(planes, hosts_abort_wakes_a_rank_that_waits, .timeout = 60)
+{
+    run_aborted(WORLD_HOSTS);
+}
+
 Test(planes, tcp_abort_wakes_a_rank_that_waits, .timeout = 60)
 {
     run_aborted(WORLD_TCP);
@@ -138,13 +143,13 @@ static void killed_body(struct rank *r, void *arg)
         atomic_store(&r->w->shared->number[r->me], 1);
         raise(SIGKILL);
     }
-    if (r->w->plane == WORLD_SHM)
+    if (r->w->plane != WORLD_TCP)
         pthread_create(&watcher, NULL, stop_when_dead, r);
     for (int i = 0; i < 1000 && rc == HVD_OK; i++, g.seq = ++r->seq)
         rc = hvi_plane_run(r->p, &g, &err);
     if (rc != HVD_EPEER)
         rank_fail(r, "%s (%s), not HVD_EPEER", hvi_status_name(rc), err.text);
-    if (r->w->plane == WORLD_SHM)
+    if (r->w->plane != WORLD_TCP)
         pthread_join(watcher, NULL);
     if (shared)
         hvi_shared_free(r->block);
@@ -173,6 +178,11 @@ Test(planes, shm_nobody_hangs_when_a_rank_is_killed, .timeout = 60)
 Test(planes, shm_nobody_hangs_when_a_rank_is_killed_whose_tensor_is_read, .timeout = 60)
 {
     run_killed(WORLD_SHM, WORLD_SHARED);
+}
+
+Test(planes, hosts_nobody_hangs_when_a_rank_is_killed, .timeout = 60)
+{
+    run_killed(WORLD_HOSTS, WORLD_ORDINARY);
 }
 #endif
 
@@ -368,7 +378,7 @@ static void no_memory_body(struct rank *r, void *arg)
 
 static void run_no_memory(enum world_plane plane)
 {
-    for (int n = 2; n <= 3; n++) {
+    for (int n = 2; n <= (plane == WORLD_HOSTS ? 5 : 3); n++) {
         struct world w;
 
         world_make(&w, plane, n, 0, 0);
@@ -380,6 +390,11 @@ static void run_no_memory(enum world_plane plane)
 Test(planes, shm_a_rank_without_memory_fails_alone, .timeout = 60)
 {
     run_no_memory(WORLD_SHM);
+}
+
+Test(planes, hosts_a_rank_without_memory_fails_alone, .timeout = 60)
+{
+    run_no_memory(WORLD_HOSTS);
 }
 
 Test(planes, tcp_a_rank_without_memory_fails_alone, .timeout = 60)
@@ -488,6 +503,11 @@ static void run_cut(enum world_plane plane)
 Test(planes, shm_fusion_changes_no_bit, .timeout = 60)
 {
     run_cut(WORLD_SHM);
+}
+
+Test(planes, hosts_fusion_changes_no_bit, .timeout = 60)
+{
+    run_cut(WORLD_HOSTS);
 }
 
 Test(planes, tcp_fusion_changes_no_bit, .timeout = 60)

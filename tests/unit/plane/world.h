@@ -163,7 +163,7 @@ static char *world_part_of(const struct world *w, int host)
     return (char *)w->mem + (size_t)host * world_part(w, 4096, 3);
 }
 
-/* Two equal hosts, or hosts of 2, 1, 3, 2, 1, 3, ... ranks. */
+/* Two equal hosts; two of 3 and 4, or of 5 and 4 ranks; or hosts of 2, 1, 3, 2, ... */
 static void world_hosts(struct world *w)
 {
     static const int sizes[] = {2, 1, 3};
@@ -174,7 +174,9 @@ static void world_hosts(struct world *w)
             w->host_of[k] = k / (w->n / 2);
         return;
     }
-    for (int k = 0; w->plane == WORLD_HOSTS && k < w->n; hosts++)
+    for (int k = 0; w->plane == WORLD_HOSTS && w->n >= 7 && k < w->n; k++)
+        w->host_of[k] = k >= (w->n == 7 ? 3 : 5);
+    for (int k = 0; w->plane == WORLD_HOSTS && w->n < 7 && k < w->n; hosts++)
         for (int i = 0; i < sizes[hosts % 3] && k < w->n; i++)
             w->host_of[k++] = hosts;
 }

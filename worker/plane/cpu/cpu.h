@@ -62,5 +62,9 @@ enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local,
  * the fds stay the caller's. */
 enum hvd_status hvi_tcp_new(int rank, int size, const int *fds, struct hvi_plane **out,
                             struct hvi_err *err);
+/** A peer that owes an answer for limit_ms (its kernel acknowledges nothing) breaks the
+ *  running group with HVD_EPEER; one that is stopped or busy does not. Without a call
+ *  there is no limit. Before the first group. */
+void hvi_tcp_watch(struct hvi_plane *p, int limit_ms);
 
 #endif

@@ -150,7 +150,11 @@ void hvi_group_kept(const struct hvi_group *g, int32_t i, int32_t member,
     const struct hvi_piece *p = &g->pieces[i];
     struct hvi_span rows = {0, 0};
 
-    if (p->row > 0)
+    if (p->keep != NULL) {
+        for (int32_t m = 0; m < member; m++)
+            rows.first += p->keep[m];
+        rows.count = p->keep[member];
+    } else if (p->row > 0)
         rows = hvi_rows_split(p->count / p->row, g->nmembers, member);
     *first_elem = rows.first * p->row;
     *elem_count = rows.count * p->row;

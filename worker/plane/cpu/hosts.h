@@ -2,14 +2,11 @@
  * The plane of several hosts: shared memory inside a host, TCP between hosts. Made of a
  * shm plane over the ranks of this host and a tcp plane over all ranks of the job.
  *
- * allreduce  every host folds into K lanes (K = the smallest number of members on a
- * host); the lane's owner folds its range with the same lane's owners of the other
- *            hosts, in host order; the host's ranks collect the lanes. The fold is that
- * of DESIGN.md section 4: over local ranks first (16-bit types rounded once), then over
- * hosts. broadcast  root to one rank of every other host, then inside the hosts.
- * barrier    hosts, then one rank of each, then hosts.
- * The rest, Adasum, and groups with one member a host go over tcp alone; groups inside
- * one host over shm alone.
+ * What goes between two hosts goes once, in K lanes (K = the smallest number of members
+ * on a host, at most 4): allreduce, reducescatter, allgather, Adasum, broadcast and
+ * barrier. The fold is that of DESIGN.md section 4: over local ranks first (16-bit types
+ * rounded once), then over hosts. alltoall, and groups with one member a host, go over
+ * tcp alone; groups inside one host over shm alone.
  */
 #ifndef HVI_PLANE_CPU_HOSTS_H
 #define HVI_PLANE_CPU_HOSTS_H

@@ -485,8 +485,13 @@ static enum hvd_status scatter_progress(struct hvi_shm *s, struct hvi_err *err)
 enum hvd_status hvi_shm_reducescatter_start(struct hvi_shm *s, struct hvi_err *err)
 {
     int64_t unit = HVI_SLICE_ALIGN_BYTES / (int64_t)s->facts.elem_size;
-    int64_t most = kept_elems(s, 0); /* nobody keeps more than the first */
+    int64_t most = 0;
 
+    for (int32_t m = 0; m < s->g->nmembers; m++) {
+        int64_t n = kept_elems(s, m);
+
+        most = n > most ? n : most;
+    }
     hvi_group_alloc_all(s->g, &s->facts);
     memset(s->cursors, 0, ((size_t)s->nlocal + 1) * sizeof(*s->cursors));
     s->part_elems =

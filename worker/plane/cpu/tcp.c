@@ -14,7 +14,7 @@
  *
  * Failure: a connection that ends, or that brings what cannot be next, breaks the
  * plane; progress names the rank. abort, from any thread, is a flag and an eventfd in
- * the poll.
+ * the poll. A link that is silent: tcp_watch.c.
  */
 #include "worker/plane/cpu/tcp.h"
 
@@ -314,7 +314,7 @@ static enum hvd_status recv_some(struct hvi_tcp *t, int32_t m, bool *moved,
 
 /* ---- operations */
 
-static struct hvi_tcp *from_plane(struct hvi_plane *p)
+struct hvi_tcp *hvi_tcp_from_plane(struct hvi_plane *p)
 {
     struct hvi_tcp *t = (struct hvi_tcp *)(void *)p;
 
@@ -384,7 +384,7 @@ static void reset_peers(struct hvi_tcp *t)
 static enum hvd_status tcp_start(struct hvi_plane *plane, const struct hvi_group *g,
                                  struct hvi_err *err)
 {
-    struct hvi_tcp *t = from_plane(plane);
+    struct hvi_tcp *t = hvi_tcp_from_plane(plane);
     enum hvd_status rc = check_usable(t, err);
 
     HVI_ASSERT(t->g == NULL);
@@ -463,12 +463,17 @@ static enum hvd_status pump(struct hvi_tcp *t, struct hvi_err *err)
 
 static enum hvd_status tcp_progress(struct hvi_plane *plane, struct hvi_err *err)
 {
-    struct hvi_tcp *t = from_plane(plane);
+    struct hvi_tcp *t = hvi_tcp_from_plane(plane);
     enum hvd_status rc = check_usable(t, err);
 
     HVI_ASSERT(t->g != NULL || rc != HVD_OK);
     if (rc == HVD_OK)
         rc = pump(t, err);
+    if (rc == HVD_INPROGRESS && t->quiet) {
+        t->quiet = false;
+        rc = hvi_tcp_look(t, err);
+        rc = rc == HVD_OK ? HVD_INPROGRESS : rc;
+    }
     if (rc == HVD_INPROGRESS)
         return rc;
     if (rc == HVD_OK)
@@ -481,7 +486,7 @@ static enum hvd_status tcp_progress(struct hvi_plane *plane, struct hvi_err *err
 
 static void tcp_abort(struct hvi_plane *plane, enum hvd_status status)
 {
-    struct hvi_tcp *t = from_plane(plane);
+    struct hvi_tcp *t = hvi_tcp_from_plane(plane);
     uint64_t one = 1;
     int none = 0;
 
@@ -540,12 +545,17 @@ static bool anything(void *arg)
 
 static bool tcp_wait(struct hvi_plane *plane, int timeout_ms)
 {
-    struct hvi_tcp *t = from_plane(plane);
+    struct hvi_tcp *t = hvi_tcp_from_plane(plane);
+    int found;
 
     prepare_poll(t);
     if (timeout_ms != 0 && hvi_spin(&t->spin, true, anything, t))
         return false;
-    return poll_once(t, timeout_ms) < 0 && errno == EINTR;
+    if (t->limit_ms > 0 && (timeout_ms < 0 || timeout_ms > HVI_TCP_LOOK_MS))
+        timeout_ms = HVI_TCP_LOOK_MS;
+    found = poll_once(t, timeout_ms);
+    t->quiet = found == 0;
+    return found < 0 && errno == EINTR;
 }
 
 /* ---- life */
@@ -556,7 +566,7 @@ static void tcp_free(struct hvi_plane *plane)
 
     if (plane == NULL)
         return;
-    t = from_plane(plane);
+    t = hvi_tcp_from_plane(plane);
     t->magic = 0;
     for (int r = 0; t->peers != NULL && r < t->size; r++)
         if (t->peers[r].fd >= 0)
@@ -718,7 +728,7 @@ enum hvd_status hvi_tcp_new(int rank, int size, const int *fds, struct hvi_plane
 
 void hvi_tcp_set_part(struct hvi_plane *p, int64_t bytes)
 {
-    struct hvi_tcp *t = from_plane(p);
+    struct hvi_tcp *t = hvi_tcp_from_plane(p);
 
     HVI_ASSERT(bytes > 0 && bytes % 64 == 0 && bytes <= t->part_bytes);
     t->part_bytes = bytes;

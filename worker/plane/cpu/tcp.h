@@ -30,7 +30,8 @@ enum {
     HVI_TCP_HEAD_BYTES = 16,
     HVI_TCP_BUF_BYTES = 4096, /* a small message and its header: one recv */
     HVI_TCP_WINDOW = 4,       /* chunks of a reduction in flight */
-    HVI_TCP_IOV_MAX = 64
+    HVI_TCP_IOV_MAX = 64,
+    HVI_TCP_LOOK_MS = 1000 /* between two looks at the links */
 };
 #define HVI_TCP_DATA_BYTES (1024 * 1024) /* a message of what is not reduced */
 #define HVI_TCP_PART_MAX_BYTES (256 * 1024)
@@ -75,6 +76,7 @@ struct hvi_tcp_peer {
     int fd;                  /* -1: this rank */
     bool readable, writable; /* worth a try */
     bool held;               /* the next message must wait for this rank */
+    int64_t unanswered_ms;   /* since when it owes an answer, as far as was seen; 0 */
     /* of the running group: */
     int64_t sent, received; /* whole messages */
     int64_t send_at;   /* bytes of header and payload of the next one that are out */
@@ -97,6 +99,9 @@ struct hvi_tcp {
     struct pollfd *polls; /* [size + 1] */
     int32_t *polled;      /* [size] member of every entry */
     nfds_t npolls;
+    int limit_ms;    /* a link that does not answer so long is broken; 0: no limit */
+    int64_t look_ms; /* when to look next */
+    bool quiet;      /* the last wait ended without anything */
     uint64_t last_seq;
     bool ran;
     int64_t part_bytes; /* largest reduced message; staging is [size][window] of them */
@@ -123,6 +128,8 @@ struct hvi_tcp {
     bool placed; /* exchange: sizes are known, outputs have memory */
 };
 
+struct hvi_tcp *hvi_tcp_from_plane(struct hvi_plane *p);
+
 static inline struct hvi_tcp_peer *hvi_tcp_peer(const struct hvi_tcp *t, int32_t member)
 {
     return &t->peers[t->g->members[member]];
@@ -138,6 +145,9 @@ bool hvi_tcp_add_scrap(const struct hvi_tcp *t, struct hvi_tcp_list *l,
 /** For tests: cut as if part_bytes (a multiple of 64) were the largest reduced message
  * and the least payload that is sliced; equal on all ranks, before the first group. */
 void hvi_tcp_set_part(struct hvi_plane *p, int64_t part_bytes);
+
+/** Looks for a member that owes an answer for longer than the limit: HVD_EPEER. */
+enum hvd_status hvi_tcp_look(struct hvi_tcp *t, struct hvi_err *err);
 
 /** One start per kind (facts are set); each sets `kind`. */
 enum hvd_status hvi_tcp_allreduce_start(struct hvi_tcp *t, struct hvi_err *err);

@@ -1,0 +1,449 @@
+/*
+ * hosts: broadcast, barrier, allgather and Adasum.
+ *
+ * broadcast   root to a rank of every other host, then inside the hosts
+ * barrier     hosts, then one rank of each, then hosts
+ * allgather   all as bytes; K lanes carry what one host has for another once
+ *   1 local   allgather of the sizes and the parts of this host's members
+ *   2 across  a lane's carriers: sizes, and this lane's share of every host's parts
+ *   3 local   the sizes, from the carrier of the first lane; now outputs have memory
+ *   4 local   allgather of the other hosts' parts, from the carriers
+ * Adasum      the same with all ranks' whole tensors, to scratch; then every rank
+ *             combines them, as the planes below do
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/plane/cpu/hosts_impl.h"
+#include "worker/plane/reduce/reduce.h"
+#include "worker/plane/sched/adasum.h"
+
+/* ---- broadcast and barrier ------------------------------------------------------- */
+
+static bool reserve_plain(struct hvi_hosts *h)
+{
+    const struct hvi_group *g = h->g;
+    int64_t most = 0;
+
+    for (int32_t i = 0; i < g->npieces; i++)
+        if (g->pieces[i].out == NULL && g->pieces[i].count > most)
+            most = g->pieces[i].count;
+    return hvi_hosts_room(h, g->npieces, h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
+           hvi_room_grow(&h->junk, (size_t)(most + 1) * h->facts.elem_size);
+}
+
+/* Tensors as they are, except that what came from another host is passed on. */
+static enum hvd_status begin_broadcast(struct hvi_hosts *h, int step,
+                                       struct hvi_err *err)
+{
+    const struct hvi_group *g = h->g;
+    int32_t root = g->members[g->root];
+    int32_t mine = h->host_of[h->base.rank];
+    int32_t head = h->host_of[root] == mine ? root : h->here[0];
+
+    (void)err;
+    if (step == 1) {
+        if (head != h->base.rank)
+            return HVD_INPROGRESS;
+        hvi_hosts_pick(h, 0, root);
+        hvi_hosts_begin(h, HVD_BROADCAST, g->dtype, false, 0);
+        h->sub.root = hvi_hosts_index(h->across, h->nacross, root);
+    } else {
+        hvi_hosts_begin(h, HVD_BROADCAST, g->dtype, true, 0);
+        h->sub.root = hvi_hosts_index(h->here, h->nhere, head);
+    }
+    for (int32_t i = 0; i < g->npieces; i++) {
+        const struct hvi_piece *p = &g->pieces[i];
+        bool came = step == 2 && head == h->base.rank && head != root;
+        void *out = p->out != NULL ? p->out : h->junk.data;
+
+        hvi_hosts_add(h, came ? out : p->in, out, p->count, p->row);
+    }
+    return HVD_OK;
+}
+
+const struct hvi_route hvi_hosts_broadcast = {
+    .reserve = reserve_plain, .begin = begin_broadcast, .nsteps = 2};
+
+static enum hvd_status begin_barrier(struct hvi_hosts *h, int step, struct hvi_err *err)
+{
+    (void)err;
+    if (step == 2) {
+        if (h->here_me != 0)
+            return HVD_INPROGRESS;
+        hvi_hosts_pick(h, 0, -1);
+        hvi_hosts_begin(h, HVD_BARRIER, h->g->dtype, false, 0);
+    } else {
+        hvi_hosts_begin(h, HVD_BARRIER, h->g->dtype, true, step == 3);
+    }
+    for (int32_t i = 0; i < h->g->npieces; i++)
+        hvi_hosts_add(h, h->g->pieces[i].in, h->g->pieces[i].out, h->g->pieces[i].count,
+                      1);
+    return HVD_OK;
+}
+
+const struct hvi_route hvi_hosts_barrier = {
+    .reserve = reserve_plain, .begin = begin_barrier, .nsteps = 3};
+
+/* ---- allgather: memory ----------------------------------------------------------- */
+
+static bool grow_parts(struct hvi_hosts *h, int32_t n)
+{
+    struct hvi_hosts_part *more;
+
+    if (n <= h->parts_cap)
+        return true;
+    more = realloc(h->parts, (size_t)n * sizeof *more);
+    if (more == NULL)
+        return false;
+    memset(more + h->parts_cap, 0, (size_t)(n - h->parts_cap) * sizeof *more);
+    h->parts = more;
+    h->parts_cap = n;
+    return true;
+}
+
+/* The sizes, in bytes: [nmembers][npieces], in member order; where every member's part
+ * begins: [npieces][nmembers + 1]. */
+static int64_t bytes_of(const struct hvi_hosts *h, int32_t member, int32_t i)
+{
+    return ((const int64_t *)h->counts_all.data)[(int64_t)member * h->g->npieces + i];
+}
+
+static int64_t *offsets_of(const struct hvi_hosts *h, int32_t i)
+{
+    return (int64_t *)h->offsets.data + (int64_t)i * (h->g->nmembers + 1);
+}
+
+static bool reserve_gather(struct hvi_hosts *h)
+{
+    const struct hvi_group *g = h->g;
+    size_t n = (size_t)g->npieces;
+    size_t members = (size_t)g->nmembers;
+    int64_t most = 0;
+
+    if (!hvi_hosts_room(h, (int64_t)g->npieces * h->nhosts + 1,
+                        h->nhere > h->nhosts ? h->nhere : h->nhosts) ||
+        !grow_parts(h, g->npieces) || !hvi_room_grow(&h->counts_own, (n + 1) * 8) ||
+        !hvi_room_grow(&h->counts_all, (n * members + 1) * 8) ||
+        !hvi_room_grow(&h->offsets, (n * (members + 1) + 1) * 8))
+        return false;
+    for (int32_t i = 0; i < g->npieces; i++) {
+        const struct hvi_piece *p = &g->pieces[i];
+
+        h->parts[i].in = p->in;
+        h->parts[i].in_bytes = p->count * (int64_t)h->facts.elem_size;
+        h->parts[i].out = NULL;
+        if (p->in == NULL && h->parts[i].in_bytes > most)
+            most = h->parts[i].in_bytes;
+    }
+    if (!hvi_room_grow(&h->zeros, (size_t)most + 1))
+        return false;
+    memset(h->zeros.data, 0, (size_t)most + 1);
+    for (int32_t i = 0; i < g->npieces; i++)
+        if (h->parts[i].in == NULL)
+            h->parts[i].in = h->zeros.data;
+    return true;
+}
+
+/* What a step brings of a size that is known only then. */
+static void *room_for(void *cookie, const int64_t *rows, int32_t nmembers,
+                      int64_t total_rows, size_t size_bytes)
+{
+    struct hvi_room *r = cookie;
+
+    (void)rows;
+    (void)nmembers;
+    (void)total_rows;
+    return hvi_room_grow(r, size_bytes + 1) ? r->data : NULL;
+}
+
+/* ---- allgather: steps ------------------------------------------------------------ */
+
+static void gather_here(struct hvi_hosts *h)
+{
+    int32_t n = h->g->npieces;
+    int64_t *own = h->counts_own.data;
+
+    for (int32_t i = 0; i < n; i++)
+        own[i] = h->parts[i].in_bytes;
+    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true, 0);
+    h->sub.alloc = room_for;
+    hvi_hosts_add(h, own, NULL, (int64_t)n * 8, 1);
+    h->sub.pieces[0].cookie = &h->counts_here;
+    for (int32_t i = 0; i < n; i++) {
+        hvi_hosts_add(h, h->parts[i].in, NULL, h->parts[i].in_bytes, 1);
+        h->sub.pieces[i + 1].cookie = &h->parts[i].block;
+    }
+}
+
+static int64_t block_bytes(const struct hvi_hosts *h, int32_t i)
+{
+    const int64_t *counts = h->counts_here.data;
+    int64_t sum = 0;
+
+    for (int32_t m = 0; m < h->nhere; m++)
+        sum += counts[(int64_t)m * h->g->npieces + i];
+    return sum;
+}
+
+static void gather_across(struct hvi_hosts *h)
+{
+    int32_t n = h->g->npieces;
+
+    hvi_hosts_pick(h, h->lane, -1);
+    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, false, 0);
+    h->sub.alloc = room_for;
+    hvi_hosts_add(h, h->counts_here.data, NULL, (int64_t)h->nhere * n * 8, 1);
+    h->sub.pieces[0].cookie = &h->counts_all;
+    for (int32_t i = 0; i < n; i++) {
+        struct hvi_span s = hvi_rows_split(block_bytes(h, i), h->lanes, h->lane);
+
+        hvi_hosts_add(h, (uint8_t *)h->parts[i].block.data + s.first, NULL, s.count, 1);
+        h->sub.pieces[i + 1].cookie = &h->parts[i].lane;
+    }
+}
+
+/* What came from member m of the step before is as long as its sizes say. */
+static enum hvd_status check_came(const struct hvi_hosts *h, int32_t piece, int32_t m,
+                                  int64_t bytes, struct hvi_err *err)
+{
+    int64_t came = h->sub.pieces[piece].rows[m];
+
+    if (came == bytes)
+        return HVD_OK;
+    return hvi_fail(err, HVD_EPROTO, "rank %d sent %lld bytes, not %lld",
+                    (int)h->sub.members[m], (long long)came, (long long)bytes);
+}
+
+static enum hvd_status check_here(const struct hvi_hosts *h, struct hvi_err *err)
+{
+    const int64_t *counts = h->counts_here.data;
+    int64_t n = h->g->npieces;
+    enum hvd_status rc = HVD_OK;
+
+    for (int32_t m = 0; rc == HVD_OK && m < h->nhere; m++) {
+        rc = check_came(h, 0, m, n * 8, err);
+        for (int32_t i = 0; rc == HVD_OK && i < n; i++)
+            rc = check_came(h, i + 1, m, counts[m * n + i], err);
+    }
+    return rc;
+}
+
+static enum hvd_status check_across(const struct hvi_hosts *h, struct hvi_err *err)
+{
+    int64_t n = h->g->npieces;
+    enum hvd_status rc = HVD_OK;
+
+    for (int32_t d = 0; rc == HVD_OK && d < h->nhosts; d++)
+        rc = check_came(h, 0, d, (h->first_of[d + 1] - h->first_of[d]) * n * 8, err);
+    for (int32_t d = 0; rc == HVD_OK && d < h->nhosts; d++)
+        for (int32_t i = 0; rc == HVD_OK && i < n; i++) {
+            int64_t sum = 0;
+
+            for (int32_t m = h->first_of[d]; m < h->first_of[d + 1]; m++)
+                if (bytes_of(h, m, i) < 0 ||
+                    __builtin_add_overflow(sum, bytes_of(h, m, i), &sum))
+                    return hvi_fail(err, HVD_EPROTO, "rank %d sent sizes without sense",
+                                    (int)h->sub.members[d]);
+            rc = check_came(h, i + 1, d, hvi_rows_split(sum, h->lanes, h->lane).count,
+                            err);
+        }
+    return rc;
+}
+
+static void share_counts(struct hvi_hosts *h)
+{
+    int64_t bytes = (int64_t)h->g->nmembers * h->g->npieces * 8;
+
+    hvi_hosts_begin(h, HVD_BROADCAST, HVD_UINT8, true, 1);
+    h->sub.root = hvi_hosts_carrier(h, 0, h->nhere);
+    hvi_hosts_add(h, h->counts_all.data, h->counts_all.data, bytes, 1);
+}
+
+/* All sizes make sense, and where the parts begin. */
+static enum hvd_status lay_out(struct hvi_hosts *h, int32_t i, int64_t row_bytes,
+                               struct hvi_err *err)
+{
+    int64_t *at = offsets_of(h, i);
+
+    at[0] = 0;
+    for (int32_t m = 0; m < h->g->nmembers; m++) {
+        int64_t bytes = bytes_of(h, m, i);
+
+        if (bytes < 0 || (row_bytes > 0 ? bytes % row_bytes != 0 : bytes != 0) ||
+            __builtin_add_overflow(at[m], bytes, &at[m + 1]))
+            return hvi_fail(err, HVD_EPROTO, "rank %d sent %lld bytes of tensor %d",
+                            (int)h->g->members[m], (long long)bytes, (int)i);
+    }
+    return HVD_OK;
+}
+
+/* Memory for the result of piece i; where there is none it is thrown away. */
+static enum hvd_status get_output(struct hvi_hosts *h, int32_t i, struct hvi_err *err)
+{
+    struct hvi_piece *p = &h->g->pieces[i];
+    int64_t row_bytes = p->row * (int64_t)h->facts.elem_size;
+    enum hvd_status rc = lay_out(h, i, row_bytes, err);
+    int64_t total = offsets_of(h, i)[h->g->nmembers];
+    int64_t rows = row_bytes > 0 ? total / row_bytes : 0;
+
+    if (rc != HVD_OK)
+        return rc;
+    for (int32_t m = 0; p->rows != NULL && m < h->g->nmembers; m++)
+        p->rows[m] = row_bytes > 0 ? bytes_of(h, m, i) / row_bytes : 0;
+    hvi_group_alloc(h->g, &h->facts, i, p->rows, rows, (size_t)total);
+    h->parts[i].out = p->out;
+    if (p->out == NULL) {
+        if (!hvi_room_grow(&h->junk, (size_t)total + 1))
+            return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for %lld bytes",
+                            (long long)total);
+        h->parts[i].out = h->junk.data;
+    }
+    return HVD_OK;
+}
+
+/* Own host's parts to their place; the other hosts' from the carriers. */
+static void gather_lanes(struct hvi_hosts *h)
+{
+    const struct hvi_group *g = h->g;
+
+    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true, 2);
+    for (int32_t i = 0; i < g->npieces; i++) {
+        const struct hvi_hosts_part *part = &h->parts[i];
+        const int64_t *at = offsets_of(h, i);
+        const uint8_t *lane = part->lane.data;
+
+        for (int32_t d = 0; d < h->nhosts; d++) {
+            int64_t first = at[h->first_of[d]];
+            int64_t bytes = at[h->first_of[d + 1]] - first;
+            int64_t mine = 0;
+
+            if (h->lane >= 0)
+                mine = hvi_rows_split(bytes, h->lanes, h->lane).count;
+            if (bytes > 0 && d == h->my_host)
+                hvi_reduce_copy(part->out + first, part->block.data, (size_t)bytes,
+                                false);
+            else if (bytes > 0)
+                hvi_hosts_add(h, lane != NULL ? lane : h->zeros.data, part->out + first,
+                              mine, 1);
+            if (lane != NULL)
+                lane += mine;
+        }
+    }
+}
+
+static enum hvd_status begin_gather(struct hvi_hosts *h, int step, struct hvi_err *err)
+{
+    enum hvd_status rc = HVD_OK;
+
+    switch (step) {
+    case 1:
+        gather_here(h);
+        return HVD_OK;
+    case 2:
+        rc = check_here(h, err);
+        if (rc != HVD_OK || h->lane < 0)
+            return rc != HVD_OK ? rc : HVD_INPROGRESS;
+        gather_across(h);
+        return HVD_OK;
+    case 3:
+        if (h->lane >= 0)
+            rc = check_across(h, err);
+        if (rc == HVD_OK)
+            share_counts(h);
+        return rc;
+    default:
+        for (int32_t i = 0; rc == HVD_OK && i < h->g->npieces; i++)
+            rc = get_output(h, i, err);
+        if (rc != HVD_OK)
+            return rc;
+        gather_lanes(h);
+        return h->sub.npieces > 0 ? HVD_OK : HVD_INPROGRESS;
+    }
+}
+
+const struct hvi_route hvi_hosts_allgather = {
+    .reserve = reserve_gather, .begin = begin_gather, .nsteps = 4, .sized = true};
+
+/* ---- Adasum ---------------------------------------------------------------------- */
+
+static size_t fold_scratch(const struct hvi_hosts *h)
+{
+    size_t most = 0;
+
+    for (int32_t i = 0; i < h->g->npieces; i++) {
+        size_t n =
+            hvi_adasum_scratch_size(h->g->nmembers, h->g->pieces[i].count, h->g->dtype);
+
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static bool reserve_adasum(struct hvi_hosts *h)
+{
+    const struct hvi_group *g = h->g;
+    size_t inputs = 0;
+    size_t all = 0;
+    uint8_t *to;
+
+    if (!reserve_gather(h) ||
+        __builtin_mul_overflow((size_t)h->facts.total_bytes + 64, (size_t)g->nmembers,
+                               &inputs) ||
+        __builtin_add_overflow(inputs, fold_scratch(h), &all) ||
+        !hvi_room_grow(&h->scratch, all))
+        return false;
+    to = (uint8_t *)h->scratch.data + (fold_scratch(h) + 63) / 64 * 64;
+    for (int32_t i = 0; i < g->npieces; i++) {
+        h->parts[i].out = to;
+        to += h->parts[i].in_bytes * g->nmembers;
+    }
+    return true;
+}
+
+static void combine(struct hvi_hosts *h)
+{
+    const struct hvi_group *g = h->g;
+    const void *src[HVD_RANKS_MAX];
+
+    for (int32_t i = 0; i < g->npieces; i++) {
+        const struct hvi_piece *p = &g->pieces[i];
+
+        for (int32_t m = 0; m < g->nmembers; m++) {
+            uint8_t *in = h->parts[i].out + m * h->parts[i].in_bytes;
+
+            hvi_reduce_scale(in, in, p->count, g->dtype, g->prescale);
+            src[m] = in;
+        }
+        if (p->out == NULL || p->count == 0)
+            continue;
+        hvi_adasum_fold(p->out, src, g->nmembers, p->count, g->dtype, h->scratch.data);
+        hvi_reduce_scale(p->out, p->out, p->count, g->dtype, h->facts.post);
+    }
+}
+
+static enum hvd_status begin_adasum(struct hvi_hosts *h, int step, struct hvi_err *err)
+{
+    enum hvd_status rc = HVD_OK;
+
+    if (step == 5) {
+        combine(h);
+        return HVD_INPROGRESS;
+    }
+    if (step < 4)
+        return begin_gather(h, step, err);
+    for (int32_t i = 0; rc == HVD_OK && i < h->g->npieces; i++) {
+        rc = lay_out(h, i, h->facts.elem_size, err);
+        if (rc == HVD_OK &&
+            offsets_of(h, i)[h->g->nmembers] != h->parts[i].in_bytes * h->g->nmembers)
+            rc = hvi_fail(err, HVD_EPROTO, "adasum: tensor %d is not of one size",
+                          (int)i);
+    }
+    if (rc != HVD_OK)
+        return rc;
+    gather_lanes(h);
+    return h->sub.npieces > 0 ? HVD_OK : HVD_INPROGRESS;
+}
+
+const struct hvi_route hvi_hosts_adasum = {
+    .reserve = reserve_adasum, .begin = begin_adasum, .nsteps = 5};
