@@ -199,6 +199,13 @@ void hvi_epoch_bye(struct hvi_core *core, struct conn *c)
         hvi_epoch_close(core, rank, "shut down while the job was forming",
                         HVD_ESHUTDOWN);
     } else if (core->phase == EP_OPEN) {
+        if (!core->gone_any) { /* if it fails now, those that needed it fail after it */
+            struct text t = {.n = 0};
+
+            hvi_text_member(&t, core, rank);
+            hvi_text_add(&t, " has left");
+            hvi_emit_rank_note(core, HVI_NOTE_BYE, m->slot, t.s);
+        }
         core->gone_any = true;
         rankset_add(&core->gone, rank);
         hvi_ready_flush(core);

@@ -28,6 +28,7 @@ Test(epoch, bye_is_echoed_and_told, .timeout = 10)
 
     feed_bye(f, 2, 1);
     feed_is(f,
+            "note bye rank=1 text='rank 1 (host a, pid 101) has left'\n"
             "send 1 PEER_BYE rank=1\nsend 3 PEER_BYE rank=1\nsend 2 PEER_BYE rank=1\n");
     feed_final(f, 2);
     feed_is(f, "");
@@ -178,7 +179,8 @@ Test(epoch, a_bye_behind_the_exit_is_no_loss, .timeout = 10)
     feed_leave(f, 3, 1);
     feed_wait(f, 1000);
     feed_lacks(f, "CLOSED");
-    feed_lacks(f, "note");
+    feed_lacks(f, "note lost");
+    feed_lacks(f, "note left");
     feed_free(f);
 }
 
