@@ -37,6 +37,7 @@ void hvi_opts_fini(struct hvi_opts *o)
     free(o->config_file);
     free(o->interfaces);
     free(o->ssh_identity);
+    free(o->json_events);
     free(o->rsh);
     free(o->agent_path);
     for (size_t i = 0; i < o->nssh_args; i++)
@@ -426,6 +427,8 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
     case HVI_OPT_VERBOSE:
         o->verbose = true;
         return HVD_OK;
+    case HVI_OPT_EVENTS:
+        return set_text(&o->json_events, value, err);
     case HVI_OPT_GRACE:
         return hvi_opts_parse_time(what, value, &o->grace_ms, err);
     case HVI_OPT_TIMEOUT:

@@ -170,6 +170,13 @@ const struct hvi_opt hvi_opt_table[] = {
      .section = HVI_OPT_OUTPUT,
      .id = HVI_OPT_VERBOSE,
      .help = "Say what hvdrun does"},
+    {.name = "json-events",
+     .arg = HVI_ARG_FILE,
+     .arg_name = "FILE|fd:N",
+     .section = HVI_OPT_OUTPUT,
+     .id = HVI_OPT_EVENTS,
+     .help = "Write the life of the job there, one JSON object a line: job_start, "
+             "host_up, rank_start, rank_exit, message, job_end"},
     {.name = "log-level",
      .arg = HVI_ARG_WORD,
      .words = "TRACE DEBUG INFO WARNING ERROR FATAL",
