@@ -75,6 +75,7 @@ enum hvi_opt_id {
     HVI_OPT_VERSION,
     HVI_OPT_CHECK_BUILD,
     HVI_OPT_DRY_RUN,
+    HVI_OPT_JSON,
     HVI_OPT_MAN,
     HVI_OPT_COMPLETION,
     HVI_OPT_NOTHING /* obsolete, and no variable either */
