@@ -109,6 +109,7 @@ static void close_all(struct hvi_job *j)
     for (size_t i = 0; i < j->plan->nhosts; i++)
         close_peer(&j->agent[i]);
     hvi_job_io_close(j);
+    hvi_job_events_close(j);
 }
 
 /* Its end of file is worth waiting for, because words may come before it; but not for
@@ -149,6 +150,7 @@ static void end_cb(uv_timer_t *t)
 void hvi_job_leave(struct hvi_job *j)
 {
     hvi_job_conclude(j);
+    hvi_job_events_leave(j);
     j->left = true;
     uv_stop(&j->loop);
 }
@@ -203,7 +205,7 @@ void hvi_job_check_over(struct hvi_job *j)
     hvi_job_conclude(j);
     if (hvi_job_io_idle(j))
         hvi_job_tell_lost(j);
-    if (hvi_job_io_idle(j)) /* also of those lines */
+    if (hvi_job_io_idle(j) && hvi_job_events_done(j)) /* also of those lines */
         close_all(j);
 }
 
@@ -386,6 +388,8 @@ static void on_started(struct hvi_job_peer *p, const Hvi__Started *m)
     if (m->status >= 0) {
         j->rank[m->rank].pid = m->pid;
         hvi_log_debug("job", "rank=%d pid=%d started", m->rank, m->pid);
+        if (!j->rank[m->rank].started)
+            hvi_job_event_rank(j, m->rank, m->pid);
         if (!j->rank[m->rank].started && ++j->nstarted == j->plan->np) {
             uv_timer_stop(&j->start_timer);
             if (j->phase == HVI_JOB_RUNNING && !j->stopping)
@@ -425,6 +429,7 @@ static void on_exited(struct hvi_job *j, const Hvi__Exited *m)
     else
         r->pid = m->pid;
     r->age_ms = (int64_t)m->age_ms;
+    hvi_job_event_exit(j, m);
     hvi_verdict_exited(&j->verdict, m->rank, m->wait_status, m->by_us);
     hvi_log_debug("job", "rank=%d pid=%d wait_status=0x%x by_us=%d", m->rank, m->pid,
                   (unsigned)m->wait_status, m->by_us);
@@ -460,6 +465,7 @@ static void on_agent_up(struct hvi_job_peer *p, const Hvi__AgentUp *m)
     if (!same_version(p, m->version))
         return;
     p->up = true;
+    hvi_job_event_host(p->job, p->host, m->pid);
     send_specs(p->job);
     start_agents(p->job); /* its place among those that connect is free */
 }
@@ -823,6 +829,9 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
     if (rc == HVD_OK)
         rc = hvi_job_io_init(j, err);
     if (rc == HVD_OK)
+        rc = hvi_job_events_begin(j, err);
+    hvi_job_event_start(j);
+    if (rc == HVD_OK)
         rc = make_place(j, err);
     if (rc == HVD_OK)
         rc = start_coord(j, err);
@@ -886,6 +895,7 @@ static enum hvd_status check_limits(const struct hvi_job *j, struct hvi_err *err
 static void fini(struct hvi_job *j)
 {
     hvi_job_io_fini(j);
+    hvi_job_events_fini(j);
     hvi_chan_fini(&j->coord.chan);
     for (size_t i = 0; j->agent != NULL && i < j->plan->nhosts; i++)
         hvi_chan_fini(&j->agent[i].chan);
@@ -912,6 +922,10 @@ int hvi_job_run(const struct hvi_opts *opts, const struct hvi_plan *plan)
     signal(SIGXFSZ, SIG_IGN);  /* a file over the limit is an error of write() */
     prctl(PR_SET_DUMPABLE, 0); /* the job key is in memory: no core, no ptrace */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (hvi_job_events_open(j, &err) != HVD_OK) {
+        fprintf(stderr, "hvdrun: %s\n", err.text);
+        return HVI_EXIT_USAGE;
+    }
     if (check_limits(j, &err) != HVD_OK || begin(j, &err) != HVD_OK) {
         if (!j->handles_open || j->nsinks == 0) {
             fprintf(stderr, "hvdrun: %s\n", err.text);

@@ -76,6 +76,15 @@ struct hvi_job_rank {
     uint64_t stdin_acked;
 };
 
+/** --json-events. */
+struct hvi_job_events {
+    struct hvi_sink sink;
+    struct hvi_buf text;
+    int fd;
+    bool begun, over; /* over: job_end is in text */
+    int64_t begin_ms;
+};
+
 struct hvi_job {
     uv_loop_t loop;
     const struct hvi_opts *opts;
@@ -103,6 +112,7 @@ struct hvi_job {
     uint64_t file_lost_bytes;
     bool told_lost;
     bool *hidden; /* [np] of mux, or NULL */
+    struct hvi_job_events events;
     struct hvi_input input;
     uint64_t stdin_sent;
     /* timers and signals */
@@ -165,6 +175,21 @@ char *hvi_job_ssh_text(struct hvi_job_peer *p);
 void hvi_job_ssh_ending(struct hvi_job_peer *p);
 void hvi_job_ssh_late_cb(uv_timer_t *t);
 void hvi_job_ssh_close(struct hvi_job_peer *p);
+
+/* jobevents.c; without --json-events they do nothing */
+/** Opens the file, before the job opens anything else. HVD_EINVAL, HVD_EIO. */
+enum hvd_status hvi_job_events_open(struct hvi_job *j, struct hvi_err *err);
+enum hvd_status hvi_job_events_begin(struct hvi_job *j, struct hvi_err *err);
+void hvi_job_event_start(struct hvi_job *j);
+void hvi_job_event_host(struct hvi_job *j, int host, int pid);
+void hvi_job_event_rank(struct hvi_job *j, int rank, int pid);
+void hvi_job_event_exit(struct hvi_job *j, const Hvi__Exited *m);
+void hvi_job_event_message(struct hvi_job *j, const char *text);
+/** Tells the end, once; true when all is written, or no longer worth waiting for. */
+bool hvi_job_events_done(struct hvi_job *j);
+void hvi_job_events_leave(struct hvi_job *j);
+void hvi_job_events_close(struct hvi_job *j);
+void hvi_job_events_fini(struct hvi_job *j);
 
 /* job.c */
 void hvi_job_send_all(struct hvi_job *j, uint32_t type, const void *body);

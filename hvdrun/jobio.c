@@ -202,6 +202,7 @@ void hvi_job_say(struct hvi_job *j, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text + 8, sizeof text - 8, fmt, ap);
     va_end(ap);
+    hvi_job_event_message(j, text + 8);
     (void)hvi_outmux_say(&j->mux, text);
     hvi_job_flush(j);
 }

@@ -7,6 +7,7 @@
 
 #include "hvdrun/checkbuild.h"
 #include "hvdrun/config.h"
+#include "hvdrun/doctor.h"
 #include "hvdrun/exitcode.h"
 #include "hvdrun/hosts.h"
 #include "hvdrun/job.h"
@@ -137,6 +138,17 @@ done:
     return status;
 }
 
+static int doctor(const struct hvi_opts *o)
+{
+    struct hvi_err err = {""};
+    struct hvi_hosts hosts = {0};
+    enum hvd_status rc = load_hosts(o, &hosts, &err);
+    int status = rc == HVD_OK ? hvi_doctor_run(o, &hosts) : complain(&err, rc);
+
+    hvi_hosts_fini(&hosts);
+    return status;
+}
+
 static int perform(const struct hvi_opts *o)
 {
     switch (o->mode) {
@@ -154,6 +166,8 @@ static int perform(const struct hvi_opts *o)
     case HVI_MODE_COMPLETION:
         hvi_optdoc_completion(stdout);
         return HVI_EXIT_OK;
+    case HVI_MODE_DOCTOR:
+        return doctor(o);
     case HVI_MODE_RUN:
     case HVI_MODE_DRY_RUN:
     case HVI_MODE_UNSET:

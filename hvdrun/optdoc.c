@@ -94,7 +94,8 @@ void hvi_optdoc_help(FILE *out)
           "\n"
           "  hvdrun -np 4 ./train                 four ranks on this host\n"
           "  hvdrun -H localhost:4 python t.py    the same, written as for horovodrun\n"
-          "  hvdrun -np 8 -H a:4,b:4 ./train      four on each of two hosts, by ssh\n",
+          "  hvdrun -np 8 -H a:4,b:4 ./train      four on each of two hosts, by ssh\n"
+          "  hvdrun doctor -H a,b                 can a job run on these hosts?\n",
           out);
     for (int s = HVI_OPT_JOB; s < HVI_OPT_SECTIONS; s++) {
         fprintf(out, "\n%s:\n", hvi_opt_section_name((enum hvi_opt_section)s));

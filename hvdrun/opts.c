@@ -37,6 +37,7 @@ void hvi_opts_fini(struct hvi_opts *o)
     free(o->config_file);
     free(o->interfaces);
     free(o->ssh_identity);
+    free(o->json_events);
     free(o->rsh);
     free(o->agent_path);
     for (size_t i = 0; i < o->nssh_args; i++)
@@ -357,7 +358,7 @@ static enum hvd_status take_interfaces(struct hvi_opts *o, const char *value,
 static enum hvd_status set_mode(struct hvi_opts *o, enum hvi_mode mode)
 {
     /* --help wins, then whichever came first */
-    if (o->mode == HVI_MODE_RUN || mode == HVI_MODE_HELP)
+    if (o->mode == HVI_MODE_RUN || o->mode == HVI_MODE_DOCTOR || mode == HVI_MODE_HELP)
         o->mode = mode;
     return HVD_OK;
 }
@@ -426,6 +427,8 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
     case HVI_OPT_VERBOSE:
         o->verbose = true;
         return HVD_OK;
+    case HVI_OPT_EVENTS:
+        return set_text(&o->json_events, value, err);
     case HVI_OPT_GRACE:
         return hvi_opts_parse_time(what, value, &o->grace_ms, err);
     case HVI_OPT_TIMEOUT:
@@ -452,6 +455,9 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
         return set_mode(o, HVI_MODE_CHECK_BUILD);
     case HVI_OPT_DRY_RUN:
         return set_mode(o, HVI_MODE_DRY_RUN);
+    case HVI_OPT_JSON:
+        o->json = true;
+        return HVD_OK;
     case HVI_OPT_MAN:
         return set_mode(o, HVI_MODE_MAN);
     case HVI_OPT_COMPLETION:
@@ -583,10 +589,12 @@ static void take_command(struct hvi_opts *o, poptContext ctx, int argc, char **a
 enum hvd_status hvi_opts_parse(int argc, char **argv, struct hvi_opts *out,
                                struct hvi_err *err)
 {
-    struct hvi_opts o = {.mode = HVI_MODE_RUN, .grace_ms = HVI_GRACE_DEFAULT_MS};
+    bool doctor = argc > 1 && strcmp(argv[1], "doctor") == 0;
+    struct hvi_opts o = {.mode = doctor ? HVI_MODE_DOCTOR : HVI_MODE_RUN,
+                         .grace_ms = HVI_GRACE_DEFAULT_MS};
     char pair[64] = "";
     int joined = 0;
-    const char **words = join_pairs(argc, argv, pair, sizeof pair, &joined);
+    const char **words = join_pairs(argc - doctor, argv + doctor, pair, sizeof pair, &joined);
     struct poptOption *table = make_popt();
     poptContext ctx = NULL;
     enum hvd_status rc = HVD_OK;
@@ -611,7 +619,7 @@ enum hvd_status hvi_opts_parse(int argc, char **argv, struct hvi_opts *out,
     if (rc == HVD_OK && code < -1)
         rc = refuse(ctx, code, err);
     if (rc == HVD_OK) {
-        take_command(&o, ctx, argc, argv);
+        take_command(&o, ctx, argc - doctor, argv + doctor);
         rc = check_whole(&o, err);
     }
     if (rc != HVD_OK)

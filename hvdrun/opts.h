@@ -14,6 +14,7 @@ enum hvi_mode {
     HVI_MODE_UNSET = 0,
     HVI_MODE_RUN,
     HVI_MODE_DRY_RUN,
+    HVI_MODE_DOCTOR, /* first word of the line */
     HVI_MODE_HELP,
     HVI_MODE_VERSION,
     HVI_MODE_CHECK_BUILD,
@@ -55,6 +56,8 @@ struct hvi_opts {
     enum hvi_prefix prefix;
     enum hvi_color color;
     bool timestamp, verbose;
+    bool json;
+    char *json_events;            /* a path or "fd:N"; NULL: not given */
     int64_t grace_ms, timeout_ms; /* timeout 0: none */
     int64_t start_timeout_ms;     /* 0: not given */
     char *config_file;

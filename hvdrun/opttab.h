@@ -62,6 +62,7 @@ enum hvi_opt_id {
     HVI_OPT_PREFIX,
     HVI_OPT_TIMESTAMP,
     HVI_OPT_VERBOSE,
+    HVI_OPT_EVENTS,
     HVI_OPT_GRACE,
     HVI_OPT_TIMEOUT,
     HVI_OPT_START_TIMEOUT,
@@ -74,6 +75,7 @@ enum hvi_opt_id {
     HVI_OPT_VERSION,
     HVI_OPT_CHECK_BUILD,
     HVI_OPT_DRY_RUN,
+    HVI_OPT_JSON,
     HVI_OPT_MAN,
     HVI_OPT_COMPLETION,
     HVI_OPT_NOTHING /* obsolete, and no variable either */

@@ -169,7 +169,7 @@ struct hvi_rshell hvi_rshell_choose(const struct hvi_opts *opts)
         command = "srun";
     if (command == NULL)
         command = "ssh";
-    return (struct hvi_rshell){kind_of(command), command};
+    return (struct hvi_rshell){.kind = kind_of(command), .command = command};
 }
 
 /* ---- the words */
@@ -238,13 +238,16 @@ static void add_command(struct words *w, const struct hvi_rshell *shell,
 /* The path is its $0. An absolute one that is not there: what PATH has; when that is
  * nothing either, the shell's own "not found", with the path. */
 #define LOOK_AROUND                                                                    \
-    "p=$0; [ -x \"$p\" ] || p=$(command -v hvd-agent) || p=$0; exec \"$p\" --stdin"
-#define THIS_ONE "exec \"$0\" --stdin"
+    "p=$0; [ -x \"$p\" ] || p=$(command -v hvd-agent) || p=$0; exec \"$p\" "
+#define THIS_ONE "exec \"$0\" "
 
 /* What starts the agent: one line for a login shell, or a program with its words. */
-static void add_agent(struct words *w, const char *program, bool look, bool one_line)
+static void add_agent(struct words *w, const char *program, bool look, bool one_line,
+                      bool check)
 {
-    const char *script = look ? LOOK_AROUND : THIS_ONE;
+    const char *script = look ? check ? LOOK_AROUND "--check" : LOOK_AROUND "--stdin"
+                         : check ? THIS_ONE "--check"
+                                 : THIS_ONE "--stdin";
     char *quoted = hvi_sshargv_quote(program);
 
     if (quoted == NULL) {
@@ -280,7 +283,8 @@ char **hvi_sshargv_make(const struct hvi_rshell *shell, const struct hvi_host *h
         add(&w, "%s", hvi_sshargv_destination(host, destination, sizeof destination));
     if (program != NULL)
         add_agent(&w, program, opts->agent_path == NULL,
-                  shell->kind == HVI_RSHELL_SSH || shell->kind == HVI_RSHELL_RSH);
+                  shell->kind == HVI_RSHELL_SSH || shell->kind == HVI_RSHELL_RSH,
+                  shell->check);
     if (!w.failed)
         return w.list;
     hvi_sshargv_free(w.list);

@@ -23,6 +23,7 @@ enum hvi_rshell_kind {
 struct hvi_rshell {
     enum hvi_rshell_kind kind;
     const char *command; /* its words, separated by blanks; borrowed */
+    bool check;          /* hvd-agent --check in place of --stdin */
 };
 
 /**

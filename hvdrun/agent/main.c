@@ -9,6 +9,7 @@
 #include <uv.h>
 
 #include "hvdrun/agent/agent.h"
+#include "hvdrun/agent/check.h"
 #include "hvdrun/rundir.h"
 #include "proto/base/limits.h"
 #include "proto/base/log.h"
@@ -18,7 +19,7 @@
 
 static int usage(FILE *f)
 {
-    fputs("usage: hvd-agent --stdin [--runtime-dir DIR]\n"
+    fputs("usage: hvd-agent --stdin [--runtime-dir DIR] | --check\n"
           "hvdrun starts this program, one on each host; it is of no use by hand.\n",
           f);
     return f == stdout ? 0 : 2;
@@ -56,6 +57,8 @@ int main(int argc, char **argv)
             serve = 1;
         } else if (strcmp(argv[i], "--runtime-dir") == 0 && i + 1 < argc) {
             dir = argv[++i];
+        } else if (strcmp(argv[i], "--check") == 0) {
+            return hvi_agent_check();
         } else if (strcmp(argv[i], "--version") == 0) {
             puts("hvd-agent " HVI_VERSION);
             return 0;

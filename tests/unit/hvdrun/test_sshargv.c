@@ -5,7 +5,7 @@
 
 #include "hvdrun/sshargv.h"
 
-static const struct hvi_rshell ssh = {HVI_RSHELL_SSH, "ssh"};
+static const struct hvi_rshell ssh = {.kind = HVI_RSHELL_SSH, .command = "ssh"};
 static const struct hvi_host plain = {.name = (char *)"host1", .remote = true};
 static const struct hvi_host with_user = {
     .name = (char *)"fe80::1", .user = (char *)"me", .remote = true};
