@@ -282,9 +282,6 @@ static void member_message(struct hvi_core *core, struct conn *c, struct hvi_msg
     case HVI_MSG_ANNOUNCE:
         hvi_negotiate_announce(core, c, msg->body);
         break;
-    case HVI_MSG_WITHDRAW:
-        hvi_negotiate_withdraw(core, c, msg->body);
-        break;
     case HVI_MSG_JOIN:
         hvi_join_message(core, c, ((const Hvi__Join *)msg->body)->pending);
         break;
@@ -323,7 +320,6 @@ static uint32_t epoch_of(const struct hvi_msg *msg)
         return ((const Hvi__##type *)msg->body)->epoch;
         EPOCH_(FORMED, Formed)
         EPOCH_(ANNOUNCE, Announce)
-        EPOCH_(WITHDRAW, Withdraw)
         EPOCH_(JOIN, Join)
         EPOCH_(PSET_ADD, PsetAdd)
         EPOCH_(PSET_REMOVE, PsetRemove)

@@ -338,8 +338,6 @@ void hvi_negotiate_begin(struct hvi_core *core);
 void hvi_negotiate_end(struct hvi_core *core);
 void hvi_negotiate_announce(struct hvi_core *core, struct conn *c,
                             const Hvi__Announce *m);
-void hvi_negotiate_withdraw(struct hvi_core *core, struct conn *c,
-                            const Hvi__Withdraw *m);
 /** Rank said BYE: what needs it fails. */
 void hvi_negotiate_gone(struct hvi_core *core, int32_t rank);
 /** Somebody joined: what waited only for it is complete. */

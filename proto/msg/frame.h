@@ -17,7 +17,6 @@
     X(HELLO, 1, hello, Hello)                                                          \
     X(FORMED, 2, formed, Formed)                                                       \
     X(ANNOUNCE, 3, announce, Announce)                                                 \
-    X(WITHDRAW, 5, withdraw, Withdraw)                                                 \
     X(JOIN, 6, join, Join)                                                             \
     X(PSET_ADD, 7, pset_add, PsetAdd)                                                  \
     X(PSET_REMOVE, 8, pset_remove, PsetRemove)                                         \
