@@ -298,6 +298,9 @@ static void member_message(struct hvi_core *core, struct conn *c, struct hvi_msg
     case HVI_MSG_PROBE_REPLY:
         hvi_stall_probe_reply(core, c, msg->body);
         break;
+    case HVI_MSG_SUSPECT:
+        hvi_epoch_suspect(core, c, ((const Hvi__Suspect *)msg->body)->text);
+        break;
     case HVI_MSG_TIMELINE_CHUNK:
         timeline_chunk(core, c, msg->body);
         break;
@@ -325,6 +328,7 @@ static uint32_t epoch_of(const struct hvi_msg *msg)
         EPOCH_(PSET_REMOVE, PsetRemove)
         EPOCH_(BYE, Bye)
         EPOCH_(STALLED, Stalled)
+        EPOCH_(SUSPECT, Suspect)
         EPOCH_(PROBE_REPLY, ProbeReply)
         EPOCH_(TIMELINE_CHUNK, TimelineChunk)
         EPOCH_(TIMELINE_CTL, TimelineCtl)

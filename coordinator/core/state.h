@@ -323,6 +323,8 @@ void hvi_epoch_lose(struct hvi_core *core, int32_t rank, const char *cause,
 /** CLOSED to all members, rank -1 when it is nobody's fault. */
 void hvi_epoch_close(struct hvi_core *core, int32_t rank, const char *cause,
                      enum hvd_status status);
+/** A member that is there says that its data plane broke: the epoch is over. */
+void hvi_epoch_suspect(struct hvi_core *core, struct conn *c, const char *text);
 void hvi_epoch_tick(struct hvi_core *core);
 /** Frees the old epoch's memory. */
 void hvi_epoch_reset(struct hvi_core *core);

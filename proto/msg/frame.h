@@ -25,6 +25,7 @@
     X(PROBE_REPLY, 11, probe_reply, ProbeReply)                                        \
     X(TIMELINE_CHUNK, 12, timeline_chunk, TimelineChunk)                               \
     X(TIMELINE_CTL, 13, timeline_ctl, TimelineCtl)                                     \
+    X(SUSPECT, 14, suspect, Suspect)                                                   \
     X(REFUSED, 32, refused, Refused)                                                   \
     X(WELCOME, 33, welcome, Welcome)                                                   \
     X(GO, 34, go, Go)                                                                  \

@@ -213,6 +213,7 @@ static void say_stall(struct script *s, int c, uint32_t epoch)
 static void say_small(struct script *s, int c, uint32_t epoch, uint8_t which)
 {
     Hvi__Formed formed = HVI__FORMED__INIT;
+    Hvi__Suspect suspect = HVI__SUSPECT__INIT;
     Hvi__Join join = HVI__JOIN__INIT;
     Hvi__PsetAdd add = HVI__PSET_ADD__INIT;
     Hvi__PsetRemove drop = HVI__PSET_REMOVE__INIT;
@@ -230,6 +231,11 @@ static void say_small(struct script *s, int c, uint32_t epoch, uint8_t which)
         formed.status = b >= 0xf0 ? HVD_EIO : 0;
         formed.text = (char *)"no\nway";
         say(s, c, HVI_MSG_FORMED, &formed);
+        return;
+    case 1:
+        suspect.epoch = epoch;
+        suspect.text = (char *)"a link\nbroke";
+        say(s, c, HVI_MSG_SUSPECT, &suspect);
         return;
     case 2:
         join.epoch = epoch;

@@ -379,6 +379,27 @@ Test(stall, names_tensor_ranks_and_what_they_do, .timeout = 10)
     feed_free(f);
 }
 
+Test(epoch, ends_when_a_link_between_live_ranks_is_broken, .timeout = 10)
+{
+    struct feed *f = feed_up(3, 0);
+    Hvi__Suspect m = HVI__SUSPECT__INIT;
+
+    m.epoch = 1;
+    m.text = (char *)"the connection to rank 2 is\nbroken";
+    feed_msg(f, 2, HVI_MSG_SUSPECT, &m);
+    feed_is(f, "note stall text='rank 1 (host a, pid 101): the connection to rank 2 "
+               "is\\x0abroken'\n"
+               "send 1 CLOSED rank=-1 HVD_EPEER cause='rank 1 (host a, pid 101): the "
+               "connection to rank 2 is\\x0abroken'\n"
+               "send 2 CLOSED rank=-1 HVD_EPEER cause='rank 1 (host a, pid 101): the "
+               "connection to rank 2 is\\x0abroken'\n"
+               "send 3 CLOSED rank=-1 HVD_EPEER cause='rank 1 (host a, pid 101): the "
+               "connection to rank 2 is\\x0abroken'\n");
+    feed_msg(f, 1, HVI_MSG_SUSPECT, &m); /* the other end, a little later */
+    feed_is(f, "");
+    feed_free(f);
+}
+
 Test(stall, asks_the_agent_about_the_process, .timeout = 10)
 {
     struct feed *f = stalled(true, 0);

@@ -241,6 +241,7 @@ Test(frame, type_numbers_and_names_are_the_documented_ones, .timeout = 10)
                  {11, "PROBE_REPLY"},
                  {12, "TIMELINE_CHUNK"},
                  {13, "TIMELINE_CTL"},
+                 {14, "SUSPECT"},
                  {32, "REFUSED"},
                  {33, "WELCOME"},
                  {34, "GO"},
