@@ -52,6 +52,10 @@ hosts_init() {
     mount --bind "$2/hosts" /etc/hosts
     mount --bind "$2/resolv.conf" /etc/resolv.conf
     mount --bind "$2/ssh_config" /etc/ssh/ssh_config
+    # what a login runs there may take its time, or wait for a lock that a kill has left
+    for rc in /root/.bashrc /root/.bash_profile /root/.bash_login /root/.profile; do
+        [ -f "$rc" ] && mount --bind /dev/null "$rc"
+    done
     echo "host$1" >/proc/sys/kernel/hostname
     "$(command -v sshd)" -D -f "$2/$1.sshd_config" -E "$2/$1.log" &
     trap : TERM INT HUP
