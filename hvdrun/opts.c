@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdrun/optnear.h"
 #include "proto/base/env.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -437,14 +438,11 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
         return hvi_opts_parse_time(what, value, &o->start_timeout_ms, err);
     case HVI_OPT_CONFIG:
         return set_text(&o->config_file, value, err);
-    case HVI_OPT_DISCOVERY:
+    case HVI_OPT_NOT_YET:
         return hvi_fail(err, HVD_EINVAL,
-                        "%s: elastic jobs are not supported in this version; name the "
-                        "hosts with -H",
+                        "%s: not yet: elastic jobs are not supported in this version; "
+                        "give a fixed size with -np, and hosts with -H",
                         what);
-    case HVI_OPT_FIXED_SIZE:
-        return add_note(o, err, "%s has no effect: %s", what,
-                        "in this version the size of a job is fixed");
     case HVI_OPT_TCP:
         return hvi_opts_setenv(o, "NCCL_IB_DISABLE", "1", err);
     case HVI_OPT_HELP:
@@ -547,11 +545,17 @@ static const char **join_pairs(int argc, char **argv, char *room, size_t cap,
 
 static enum hvd_status refuse(poptContext ctx, int code, struct hvi_err *err)
 {
-    char shown[128];
+    char shown[128], near[64];
     const char *word = poptBadOption(ctx, POPT_BADOPTION_NOALIAS);
 
     hvi_escape(shown, sizeof shown, word != NULL ? word : "?",
                word != NULL ? strlen(word) : 1);
+    if (code == POPT_ERROR_BADOPT && word != NULL &&
+        hvi_opt_near(word, near, sizeof near) != NULL)
+        return hvi_fail(
+            err, HVD_EINVAL,
+            "unknown option '%s'; did you mean %s? ('hvdrun --help' lists all)", shown,
+            near);
     if (code == POPT_ERROR_BADOPT)
         return hvi_fail(err, HVD_EINVAL,
                         "unknown option '%s'; 'hvdrun --help' lists all", shown);
