@@ -124,6 +124,9 @@ static int run(const struct hvi_opts *o)
     }
     for (size_t i = 0; i < o->nnotes; i++)
         fprintf(stderr, "hvdrun: %s\n", o->notes[i]);
+    if (hosts.nignored > 0)
+        fprintf(stderr, "hvdrun: %s has no meaning here and is ignored%s\n",
+                hosts.ignored, hosts.nignored > 1 ? ", and so are others" : "");
     if (o->verbose)
         show_plan(o, &plan, stderr);
     if (o->mode == HVI_MODE_DRY_RUN) {

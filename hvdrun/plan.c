@@ -49,11 +49,20 @@ static long fill_slots(struct hvi_host *host, size_t n,
     return sum;
 }
 
-/* More ranks than slots: go round the hosts. */
-static void oversubscribe(struct hvi_host *host, size_t n, long sum, int np)
+/* More ranks than slots: go round the hosts that have no limit or have not reached it.
+ * Returns how many could not be placed. */
+static long oversubscribe(struct hvi_host *host, size_t n, long missing)
 {
-    for (size_t i = 0; sum < np; i = (i + 1) % n, sum++)
-        host[i].slots++;
+    size_t full = 0; /* hosts in a row that take no more */
+
+    for (size_t i = 0; missing > 0 && full < n; i = (i + 1) % n) {
+        bool takes = host[i].max == 0 || host[i].slots < host[i].max;
+
+        full = takes ? 0 : full + 1;
+        host[i].slots += takes;
+        missing -= takes;
+    }
+    return missing > 0 ? missing : 0;
 }
 
 static void assign(struct hvi_plan *p, const struct hvi_host *host, size_t n)
@@ -121,7 +130,14 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
             p.np, p.np, sum, list);
         goto done;
     }
-    oversubscribe(host, n, sum, p.np);
+    sum = p.np - oversubscribe(host, n, p.np - sum);
+    if (sum < p.np) {
+        list_slots(host, n, list, sizeof list);
+        rc = hvi_fail(err, HVD_EINVAL,
+                      "-np %d needs %d slots, max_slots of the hosts allow %ld (%s)",
+                      p.np, p.np, sum, list);
+        goto done;
+    }
     p.place = calloc((size_t)p.np, sizeof *p.place);
     p.host = calloc(n, sizeof *p.host);
     p.first_rank = calloc(n, sizeof *p.first_rank);

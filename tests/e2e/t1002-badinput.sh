@@ -39,7 +39,7 @@ bad 2 "'a b' is not a host" -np 2 -H 'a b' true
 bad 2 "-H and --hostfile exclude each other" -np 2 -H localhost --hostfile x true
 bad 2 "host file /nonexistent: No such file" --hostfile /nonexistent true
 printf 'localhost\nlocalhost slots=x\n' >hosts
-bad 2 "hosts:2: number of slots: 'x'" --hostfile hosts true
+bad 2 "hosts:2:17: number of slots: 'x'" --hostfile hosts true
 bad 2 "--stdin: 'sometimes' is not one of: 0 all none" --stdin sometimes true
 bad 2 "--timeout: 'soon' is not a time" --timeout soon true
 bad 2 "--fusion-threshold-mb: -1 is out of range" --fusion-threshold-mb=-1 true
