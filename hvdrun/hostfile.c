@@ -203,11 +203,11 @@ enum hvd_status hvi_hosts_parse_file(struct hvi_hosts *h, const char *name,
     return rc;
 }
 
-enum hvd_status hvi_hosts_load(struct hvi_hosts *h, const char *path,
+enum hvd_status hvi_hosts_read(const char *path, char **text, size_t *size_bytes,
                                struct hvi_err *err)
 {
     enum hvd_status rc = HVD_OK;
-    char *text = NULL;
+    char *room = NULL;
     size_t n = 0;
     FILE *f = fopen(path, "re");
 
@@ -215,12 +215,12 @@ enum hvd_status hvi_hosts_load(struct hvi_hosts *h, const char *path,
         rc = hvi_fail(err, HVD_EINVAL, "host file %s: %s", path, strerror(errno));
         goto done;
     }
-    text = malloc(FILE_MAX_BYTES);
-    if (text == NULL) {
+    room = malloc(FILE_MAX_BYTES);
+    if (room == NULL) {
         rc = hvi_fail(err, HVD_ENOMEM, "host file %s: out of memory", path);
         goto done;
     }
-    n = fread(text, 1, FILE_MAX_BYTES, f);
+    n = fread(room, 1, FILE_MAX_BYTES, f);
     if (ferror(f)) {
         rc = hvi_fail(err, HVD_EINVAL, "host file %s: %s", path, strerror(errno));
         goto done;
@@ -229,12 +229,28 @@ enum hvd_status hvi_hosts_load(struct hvi_hosts *h, const char *path,
         rc = hvi_fail(err, HVD_EINVAL, "host file %s: larger than 1 MiB", path);
         goto done;
     }
-    rc = hvi_hosts_parse_file(h, path, text, n, err);
-    if (rc == HVD_OK && h->n == 0)
-        rc = hvi_fail(err, HVD_EINVAL, "host file %s: names no host", path);
+    room[n] = '\0';
+    *text = room;
+    *size_bytes = n;
+    room = NULL;
 done:
-    free(text);
+    free(room);
     if (f != NULL)
         fclose(f);
+    return rc;
+}
+
+enum hvd_status hvi_hosts_load(struct hvi_hosts *h, const char *path,
+                               struct hvi_err *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    enum hvd_status rc = hvi_hosts_read(path, &text, &n, err);
+
+    if (rc == HVD_OK)
+        rc = hvi_hosts_parse_file(h, path, text, n, err);
+    if (rc == HVD_OK && h->n == 0)
+        rc = hvi_fail(err, HVD_EINVAL, "host file %s: names no host", path);
+    free(text);
     return rc;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "hvdrun/alloc.h"
 #include "hvdrun/checkbuild.h"
 #include "hvdrun/config.h"
 #include "hvdrun/doctor.h"
@@ -26,7 +27,7 @@ static int complain(const struct hvi_err *err, enum hvd_status rc)
 }
 
 static enum hvd_status load_hosts(const struct hvi_opts *o, struct hvi_hosts *hosts,
-                                  struct hvi_err *err)
+                                  struct hvi_alloc *alloc, struct hvi_err *err)
 {
     char own[HVI_HOST_NAME_MAX + 1] = "";
     enum hvd_status rc = HVD_OK;
@@ -37,20 +38,41 @@ static enum hvd_status load_hosts(const struct hvi_opts *o, struct hvi_hosts *ho
         rc = hvi_hosts_parse(hosts, o->hosts, err);
     else if (o->hostfile != NULL)
         rc = hvi_hosts_load(hosts, o->hostfile, err);
+    else if (!o->no_allocation)
+        rc = hvi_alloc_find(&hvi_alloc_here, hosts, alloc, err);
     (void)gethostname(own, sizeof own - 1);
     for (size_t i = 0; i < hosts->n && rc == HVD_OK; i++)
         hosts->list[i].remote =
-            hosts->list[i].user != NULL || !hvi_host_is_local(hosts->list[i].name, own);
+            hosts->list[i].user != NULL ||
+            !(alloc->key != NULL ? hvi_alloc_is_local(alloc, hosts->list[i].name, own)
+                                 : hvi_host_is_local(hosts->list[i].name, own));
     return rc;
 }
 
-static void show_plan(const struct hvi_opts *o, const struct hvi_plan *p, FILE *out)
+/* Where the hosts came from, in words. */
+static const char *source_text(const struct hvi_opts *o, const struct hvi_alloc *a,
+                               char *out, size_t cap)
 {
+    if (o->hosts != NULL && o->hosts[0] != '@')
+        snprintf(out, cap, "from -H");
+    else if (o->hosts != NULL || o->hostfile != NULL)
+        snprintf(out, cap, "from the host file %s",
+                 o->hosts != NULL ? o->hosts + 1 : o->hostfile);
+    else if (a->key != NULL)
+        snprintf(out, cap, "allocated by %s: %s", a->title, a->from);
+    else
+        snprintf(out, cap, "this host: no hosts were named");
+    return out;
+}
+
+static void show_plan(const struct hvi_opts *o, const struct hvi_alloc *a,
+                      const struct hvi_plan *p, FILE *out)
+{
+    char source[512];
+
     fprintf(out, "%d %s on %zu %s (%s):\n", p->np, p->np == 1 ? "rank" : "ranks",
             p->nhosts, p->nhosts == 1 ? "host" : "hosts",
-            o->hosts != NULL      ? "from -H"
-            : o->hostfile != NULL ? "from the host file"
-                                  : "this host: no hosts were named");
+            source_text(o, a, source, sizeof source));
     for (size_t h = 0; h < p->nhosts; h++) {
         int first = p->first_rank[h];
 
@@ -109,9 +131,16 @@ static int run(const struct hvi_opts *o)
     struct hvi_hosts hosts = {0};
     struct hvi_plan plan = {0};
     struct hvi_plan_wish wish = {.np = o->np, .oversubscribe = o->oversubscribe};
-    enum hvd_status rc = load_hosts(o, &hosts, &err);
+    struct hvi_alloc alloc = {0};
+    char from[256];
+    enum hvd_status rc = load_hosts(o, &hosts, &alloc, &err);
     int status;
 
+    if (alloc.key != NULL) {
+        snprintf(from, sizeof from, "the allocation by %s (%s) has", alloc.title,
+                 alloc.from);
+        wish.from = from;
+    }
     if (o->np == 0 && hosts.n == 0)
         wish.cores = hvi_topo_cores();
     if (rc == HVD_OK)
@@ -128,9 +157,9 @@ static int run(const struct hvi_opts *o)
         fprintf(stderr, "hvdrun: %s has no meaning here and is ignored%s\n",
                 hosts.ignored, hosts.nignored > 1 ? ", and so are others" : "");
     if (o->verbose)
-        show_plan(o, &plan, stderr);
+        show_plan(o, &alloc, &plan, stderr);
     if (o->mode == HVI_MODE_DRY_RUN) {
-        show_plan(o, &plan, stdout);
+        show_plan(o, &alloc, &plan, stdout);
         status = HVI_EXIT_OK;
     } else {
         status = hvi_job_run(o, &plan);
@@ -145,7 +174,8 @@ static int doctor(const struct hvi_opts *o)
 {
     struct hvi_err err = {""};
     struct hvi_hosts hosts = {0};
-    enum hvd_status rc = load_hosts(o, &hosts, &err);
+    struct hvi_alloc alloc = {0};
+    enum hvd_status rc = load_hosts(o, &hosts, &alloc, &err);
     int status = rc == HVD_OK ? hvi_doctor_run(o, &hosts) : complain(&err, rc);
 
     hvi_hosts_fini(&hosts);

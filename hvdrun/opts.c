@@ -383,6 +383,9 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
         return HVD_OK;
     case HVI_OPT_HOST_LIST:
         return set_text(&o->hosts, value, err);
+    case HVI_OPT_NO_ALLOCATION:
+        o->no_allocation = true;
+        return HVD_OK;
     case HVI_OPT_HOSTFILE:
         return set_text(&o->hostfile, value, err);
     case HVI_OPT_SSH_PORT:

@@ -47,6 +47,7 @@ struct hvi_opts {
     int np;      /* 0: not given */
     char *hosts; /* NULL: not given */
     char *hostfile;
+    bool no_allocation; /* a batch job's hosts are not looked for */
     bool oversubscribe;
     char *wdir;
     int stdin_rank; /* a rank, -1 none, -2 all */

@@ -66,6 +66,13 @@ const struct hvi_opt hvi_opt_table[] = {
      .id = HVI_OPT_HOSTFILE,
      .help = "File with one host a line: 'host slots=4', 'host:4' or 'host'; # starts "
              "a comment"},
+    {.name = "no-allocation",
+     .also = "no-scheduler",
+     .section = HVI_OPT_HOSTS,
+     .id = HVI_OPT_NO_ALLOCATION,
+     .help = "Do not look for the hosts of a batch job. Otherwise, without -H and "
+             "--hostfile, those of Flux, Slurm, PBS, LSF, SGE or a Kubernetes MPIJob "
+             "are used, in this order"},
     {.name = "oversubscribe",
      .section = HVI_OPT_HOSTS,
      .id = HVI_OPT_OVERSUBSCRIBE,

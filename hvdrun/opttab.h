@@ -45,6 +45,7 @@ enum hvi_opt_id {
     HVI_OPT_OVERSUBSCRIBE,
     HVI_OPT_HOST_LIST,
     HVI_OPT_HOSTFILE,
+    HVI_OPT_NO_ALLOCATION,
     HVI_OPT_SSH_PORT, /* for remote hosts: without effect on local ones */
     HVI_OPT_SSH_IDENTITY,
     HVI_OPT_SSH_ARG,

@@ -104,7 +104,7 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
     size_t n = hosts->n > 0 ? hosts->n : 1;
     struct hvi_host *host = calloc(n, sizeof *host);
     struct hvi_plan p = {0};
-    char list[400];
+    char list[300];
     long sum;
 
     if (host == NULL)
@@ -123,11 +123,12 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
     }
     if (p.np > sum && !wish->oversubscribe) {
         list_slots(host, n, list, sizeof list);
-        rc = hvi_fail(
-            err, HVD_EINVAL,
-            "-np %d needs %d slots, hosts offer %ld (%s); add slots or hosts, or "
-            "use --oversubscribe",
-            p.np, p.np, sum, list);
+        rc =
+            hvi_fail(err, HVD_EINVAL,
+                     "-np %d needs %d slots, %s %ld (%s); add slots or hosts%s, or use "
+                     "--oversubscribe",
+                     p.np, p.np, wish->from != NULL ? wish->from : "hosts offer", sum,
+                     list, wish->from != NULL ? ", name others with -H" : "");
         goto done;
     }
     sum = p.np - oversubscribe(host, n, p.np - sum);

@@ -26,6 +26,8 @@ struct hvi_plan_wish {
     int np;    /* 0: as many as there are slots */
     int cores; /* of this host: the slots of localhost when nobody said a number */
     bool oversubscribe;
+    const char
+        *from; /* where the hosts come from, for messages; NULL: the command line */
 };
 
 /**
