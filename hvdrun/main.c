@@ -15,6 +15,7 @@
 #include "hvdrun/optdoc.h"
 #include "hvdrun/opts.h"
 #include "hvdrun/plan.h"
+#include "hvdrun/planjson.h"
 #include "hvdrun/spec.h"
 #include "hvdrun/topo/topo.h"
 #include "proto/base/env.h"
@@ -49,30 +50,40 @@ static enum hvd_status load_hosts(const struct hvi_opts *o, struct hvi_hosts *ho
     return rc;
 }
 
-/* Where the hosts came from, in words. */
-static const char *source_text(const struct hvi_opts *o, const struct hvi_alloc *a,
-                               char *out, size_t cap)
+/* Where the hosts came from. */
+struct source {
+    const char *kind; /* a word */
+    const char *from; /* option, file, variables */
+    char text[512];
+};
+
+static void find_source(const struct hvi_opts *o, const struct hvi_alloc *a,
+                        struct source *s)
 {
-    if (o->hosts != NULL && o->hosts[0] != '@')
-        snprintf(out, cap, "from -H");
-    else if (o->hosts != NULL || o->hostfile != NULL)
-        snprintf(out, cap, "from the host file %s",
-                 o->hosts != NULL ? o->hosts + 1 : o->hostfile);
-    else if (a->key != NULL)
-        snprintf(out, cap, "allocated by %s: %s", a->title, a->from);
-    else
-        snprintf(out, cap, "this host: no hosts were named");
-    return out;
+    if (o->hosts != NULL && o->hosts[0] != '@') {
+        s->kind = "command-line";
+        s->from = "-H";
+        snprintf(s->text, sizeof s->text, "from -H");
+    } else if (o->hosts != NULL || o->hostfile != NULL) {
+        s->kind = "host-file";
+        s->from = o->hosts != NULL ? o->hosts + 1 : o->hostfile;
+        snprintf(s->text, sizeof s->text, "from the host file %s", s->from);
+    } else if (a->key != NULL) {
+        s->kind = a->key;
+        s->from = a->from;
+        snprintf(s->text, sizeof s->text, "allocated by %s: %s", a->title, a->from);
+    } else {
+        s->kind = "none";
+        s->from = "";
+        snprintf(s->text, sizeof s->text, "this host: no hosts were named");
+    }
 }
 
-static void show_plan(const struct hvi_opts *o, const struct hvi_alloc *a,
+static void show_plan(const struct hvi_opts *o, const char *source,
                       const struct hvi_plan *p, FILE *out)
 {
-    char source[512];
-
     fprintf(out, "%d %s on %zu %s (%s):\n", p->np, p->np == 1 ? "rank" : "ranks",
-            p->nhosts, p->nhosts == 1 ? "host" : "hosts",
-            source_text(o, a, source, sizeof source));
+            p->nhosts, p->nhosts == 1 ? "host" : "hosts", source);
     for (size_t h = 0; h < p->nhosts; h++) {
         int first = p->first_rank[h];
 
@@ -132,6 +143,7 @@ static int run(const struct hvi_opts *o)
     struct hvi_plan plan = {0};
     struct hvi_plan_wish wish = {.np = o->np, .oversubscribe = o->oversubscribe};
     struct hvi_alloc alloc = {0};
+    struct source source;
     char from[256];
     enum hvd_status rc = load_hosts(o, &hosts, &alloc, &err);
     int status;
@@ -156,10 +168,14 @@ static int run(const struct hvi_opts *o)
     if (hosts.nignored > 0)
         fprintf(stderr, "hvdrun: %s has no meaning here and is ignored%s\n",
                 hosts.ignored, hosts.nignored > 1 ? ", and so are others" : "");
+    find_source(o, &alloc, &source);
     if (o->verbose)
-        show_plan(o, &alloc, &plan, stderr);
-    if (o->mode == HVI_MODE_DRY_RUN) {
-        show_plan(o, &alloc, &plan, stdout);
+        show_plan(o, source.text, &plan, stderr);
+    if (o->mode == HVI_MODE_DRY_RUN && o->json) {
+        rc = hvi_planjson_write(o, source.kind, source.from, &plan, stdout, &err);
+        status = rc == HVD_OK ? HVI_EXIT_OK : complain(&err, HVD_ENOMEM);
+    } else if (o->mode == HVI_MODE_DRY_RUN) {
+        show_plan(o, source.text, &plan, stdout);
         status = HVI_EXIT_OK;
     } else {
         status = hvi_job_run(o, &plan);

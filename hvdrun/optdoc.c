@@ -228,6 +228,26 @@ void hvi_optdoc_man(FILE *out)
         "2.\n",
         out);
     fputs(
+        ".SH THE PLAN AS JSON\n"
+        "\\-\\-dry\\-run \\-\\-json prints one object; further members may come.\n"
+        ".TP\nversion\n1.\n"
+        ".TP\nsource\n"
+        "Where the hosts come from: kind is command\\-line, host\\-file, flux, slurm, "
+        "pbs, lsf,\n"
+        "sge, kubernetes, or none (this host); from is the option, the file or the "
+        "variables.\n"
+        ".TP\nnp\nThe number of ranks.\n"
+        ".TP\nhosts\n"
+        "All hosts that were named, in order: name, user (or null), slots, ranks "
+        "(how many\n"
+        "run there), first_rank (null without ranks), remote (not this machine).\n"
+        ".TP\nranks\n"
+        "In order: rank, host, host_index (from 0, in hosts), local_rank, local_size,\n"
+        "cross_rank, cross_size.\n"
+        ".TP\ncommand\nThe words of the program and its arguments.\n"
+        ".TP\nenvironment\nThe variables that options set for the ranks.\n",
+        out);
+    fputs(
         ".SH ENVIRONMENT\n"
         "The ranks get hvdrun\\(aqs environment, without secrets and GPU masks, and\n"
         "HVD_RANK, HVD_SIZE, HVD_LOCAL_RANK, HVD_LOCAL_SIZE, HVD_CROSS_RANK,\n"

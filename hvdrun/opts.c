@@ -575,6 +575,8 @@ static enum hvd_status check_whole(const struct hvi_opts *o, struct hvi_err *err
         return hvi_fail(err, HVD_EINVAL, "-H and --hostfile exclude each other");
     if (o->tee && o->output_dir == NULL)
         return hvi_fail(err, HVD_EINVAL, "--tee needs --output-dir DIR");
+    if (o->json && o->mode == HVI_MODE_RUN)
+        return hvi_fail(err, HVD_EINVAL, "--json needs --dry-run or 'hvdrun doctor'");
     if (o->mode == HVI_MODE_RUN && o->ncommand == 0)
         return hvi_fail(
             err, HVD_EINVAL,
@@ -601,7 +603,8 @@ enum hvd_status hvi_opts_parse(int argc, char **argv, struct hvi_opts *out,
                          .grace_ms = HVI_GRACE_DEFAULT_MS};
     char pair[64] = "";
     int joined = 0;
-    const char **words = join_pairs(argc - doctor, argv + doctor, pair, sizeof pair, &joined);
+    const char **words =
+        join_pairs(argc - doctor, argv + doctor, pair, sizeof pair, &joined);
     struct poptOption *table = make_popt();
     poptContext ctx = NULL;
     enum hvd_status rc = HVD_OK;

@@ -57,7 +57,7 @@ struct hvi_opts {
     enum hvi_prefix prefix;
     enum hvi_color color;
     bool timestamp, verbose;
-    bool json;
+    bool json;                    /* what is shown, as JSON */
     char *json_events;            /* a path or "fd:N"; NULL: not given */
     int64_t grace_ms, timeout_ms; /* timeout 0: none */
     int64_t start_timeout_ms;     /* 0: not given */

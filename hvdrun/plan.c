@@ -11,6 +11,7 @@ void hvi_plan_fini(struct hvi_plan *p)
     free(p->place);
     free(p->host);
     free(p->first_rank);
+    free(p->all);
     memset(p, 0, sizeof *p);
 }
 
@@ -115,6 +116,13 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
         host[0] = (struct hvi_host){.name = localhost_name,
                                     .slots = wish->np > 0 ? wish->np : wish->cores};
     sum = fill_slots(host, n, wish);
+    p.all = malloc(n * sizeof *p.all);
+    if (p.all == NULL) {
+        rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
+        goto done;
+    }
+    memcpy(p.all, host, n * sizeof *p.all);
+    p.nall = n;
     p.np = wish->np > 0 ? wish->np : sum > HVD_RANKS_MAX ? HVD_RANKS_MAX + 1 : (int)sum;
     if (p.np > HVD_RANKS_MAX) {
         rc = hvi_fail(err, HVD_ELIMIT, "%d ranks asked for; at most %d are supported",

@@ -20,6 +20,9 @@ struct hvi_plan {
     struct hvi_host
         *host;       /* [nhosts], names borrowed from the hosts; slots: ranks there */
     int *first_rank; /* [nhosts] */
+    struct hvi_host
+        *all; /* [nall] every host, in order; names borrowed, slots: offered */
+    size_t nall;
 };
 
 struct hvi_plan_wish {

@@ -20,6 +20,10 @@ plan() {
     expect_status 0
     [ -s err ] && die "$name: something on stderr"
     same "$name.txt" out
+    # shellcheck disable=SC2086
+    run env "$@" hvdrun --dry-run --json $options ./train --lr 0.1
+    expect_status 0
+    same "$name.json" out
 }
 
 # A refusal: one line, status 2. $1... as above
@@ -110,6 +114,13 @@ plan kubernetes-mpich '' HYDRA_HOST_FILE=hydra
 printf 'w-0.w slots=two\n' >ompi-wrong
 refusal kubernetes-wrong '' OMPI_MCA_orte_default_hostfile=ompi-wrong
 echo "ok Kubernetes"
+
+# ---- what does not fit into JSON as it is
+run hvdrun --dry-run --json -np 3 -H a:1,b:2,me@c:4,[::1]:1 -x "A=$(printf '\377')" ./train "$(printf 'a\376\nb')" ü
+expect_status 0
+same words.json out
+python3 -c 'import json; json.load(open("out"))' || die "no JSON"
+echo "ok JSON"
 
 # ---- an allocation of this host alone runs here, without ssh
 mkdir none && printf '#!/bin/sh\necho ssh was called >&2\nexit 1\n' >none/ssh && chmod +x none/ssh

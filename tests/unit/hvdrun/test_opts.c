@@ -271,6 +271,7 @@ Test(opts, mistakes_are_named, .timeout = 5)
     bad("--grace forever x", "is not a time");
     bad("-x =3 x", "no name before the '='");
     bad("-H a --hostfile b x", "exclude each other");
+    bad("-np 2 --json x", "--json needs --dry-run");
     bad("--timeline-filename= x", "the argument is empty");
 }
 
