@@ -342,6 +342,10 @@ static void spec_init(const struct hvi_job *j, struct hvi_spec *s)
                            .job_id = j->job_id,
                            .tty = isatty(STDOUT_FILENO) == 1,
                            .endpoint = j->endpoint,
+                           .listen = j->tcp ? j->listen : NULL,
+                           .others = j->other,
+                           .nothers = j->nothers,
+                           .try_ssh = j->anywhere && j->opts->advertise == NULL,
                            .cwd = j->cwd,
                            .environ = environ,
                            .master_addr =
@@ -547,8 +551,8 @@ static void coord_frame(struct hvi_chan *c, const struct hvi_msg *msg)
         const Hvi__CoordUp *up = msg->body;
 
         p->up = same_version(p, up->version);
-        if (p->job->tcp) /* now with its port */
-            snprintf(p->job->endpoint, sizeof p->job->endpoint, "%s", up->endpoint);
+        if (p->job->tcp && strchr(up->endpoint, ':') != NULL) /* now with its port */
+            hvi_job_ssh_endpoints(p->job, atoi(strrchr(up->endpoint, ':') + 1));
         send_specs(p->job);
     } else if (msg->type == HVI_MSG_COORD_NOTE) {
         on_note(p->job, msg->body);
@@ -696,6 +700,32 @@ static int free_port(void)
     return port;
 }
 
+/* On all addresses, because each host may have its own way to us (who connects must know
+ * the key before a word is read); on one where it was named, or is the loopback's. */
+static enum hvd_status choose_listener(struct hvi_job *j, struct hvi_err *err)
+{
+    const char *address = j->own_addr;
+    int first = j->opts->port, last = j->opts->port_last;
+    int port = 0;
+
+    j->anywhere = j->opts->advertise != NULL ||
+                  (j->opts->interfaces == NULL && !hvi_reach_loopback(j->own_addr));
+    if (j->anywhere)
+        address = hvi_reach_any();
+    if (first > 0) {
+        port = hvi_reach_port(address, first, last);
+        if (port == 0 && first == last)
+            return hvi_fail(err, HVD_EIO, "--port: port %d of this host is taken",
+                            first);
+        if (port == 0)
+            return hvi_fail(err, HVD_EIO,
+                            "--port: all ports from %d to %d of this host are taken",
+                            first, last);
+    }
+    hvi_reach_endpoint(address, port, j->listen, sizeof j->listen);
+    return HVD_OK;
+}
+
 static enum hvd_status make_place(struct hvi_job *j, struct hvi_err *err)
 {
     enum hvd_status rc = HVD_OK;
@@ -709,9 +739,11 @@ static enum hvd_status make_place(struct hvi_job *j, struct hvi_err *err)
     if (rc != HVD_OK)
         return rc;
     if (j->tcp)
-        hvi_reach_endpoint(j->own_addr, 0, j->endpoint, sizeof j->endpoint);
+        rc = choose_listener(j, err);
     else
         snprintf(j->endpoint, sizeof j->endpoint, "unix:%s/coord", j->rundir);
+    if (rc != HVD_OK)
+        return rc;
     j->master_port = free_port();
     rc = hvi_random(j->key, sizeof j->key);
     if (rc == HVD_OK)
