@@ -792,17 +792,60 @@ static void limit_cb(uv_timer_t *t)
     hvi_job_stop(j, j->opts->grace_ms);
 }
 
+#define LATE_SHOWN 3 /* hosts named */
+
+static bool host_started(const struct hvi_job *j, size_t host)
+{
+    for (int r = 0; r < j->plan->host[host].slots; r++)
+        if (!j->rank[j->plan->first_rank[host] + r].started)
+            return false;
+    return true;
+}
+
+static const char *step_of(const struct hvi_job_peer *p)
+{
+    return !p->started           ? "its turn to connect has not come (--fanout)"
+           : !p->up && p->remote ? "logging in and starting hvd-agent"
+           : !p->up              ? "starting hvd-agent"
+           : !p->job->coord.up   ? "waiting for the coordinator"
+                                 : "reaching the coordinator and starting its ranks";
+}
+
+/* "host7 (logging in and starting hvd-agent), host9 (...), and 3 more" */
+static void list_late(const struct hvi_job *j, char *out, size_t cap)
+{
+    size_t used = 0, late = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < j->plan->nhosts; i++)
+        if (!host_started(j, i) && late++ < LATE_SHOWN && used < cap)
+            used += (size_t)snprintf(out + used, cap - used, "%s%s (%s)",
+                                     used > 0 ? ", " : "", j->plan->host[i].name,
+                                     step_of(&j->agent[i]));
+    if (late > LATE_SHOWN && used < cap)
+        snprintf(out + used, cap - used, ", and %zu more", late - LATE_SHOWN);
+}
+
+static int64_t start_limit_ms(const struct hvi_job *j)
+{
+    return j->opts->start_timeout_ms > 0 ? j->opts->start_timeout_ms
+                                         : HVI_START_TIMEOUT_DEFAULT_MS;
+}
+
 static void start_cb(uv_timer_t *t)
 {
     struct hvi_job *j = t->data;
-    const struct hvi_job_peer *p = &j->coord;
-    char name[HVI_HOST_NAME_MAX + 32];
+    char late[LATE_SHOWN * (HVI_HOST_NAME_MAX + 64)];
 
-    for (size_t i = 0; p->up && i < j->plan->nhosts; i++)
-        p = &j->agent[i];
-    fail_start(j, HVI_EXIT_LAUNCHER,
-               text_of("%s did not %s in time", peer_name(p, name, sizeof name),
-                       p->up ? "start all its ranks" : "come up"));
+    list_late(j, late, sizeof late);
+    fail_start(
+        j, HVI_EXIT_LAUNCHER,
+        j->coord.up
+            ? text_of("not all ranks started within %.6g s (--start-timeout): %s",
+                      (double)start_limit_ms(j) / 1000, late)
+            : text_of("the coordinator did not come up within %.6g s "
+                      "(--start-timeout)",
+                      (double)start_limit_ms(j) / 1000));
 }
 
 static void init_timers(struct hvi_job *j)
@@ -816,7 +859,7 @@ static void init_timers(struct hvi_job *j)
         timers[i]->data = j;
     }
     j->handles_open = true;
-    uv_timer_start(&j->start_timer, start_cb, HVI_START_TIMEOUT_DEFAULT_MS, 0);
+    uv_timer_start(&j->start_timer, start_cb, (uint64_t)start_limit_ms(j), 0);
     if (j->opts->timeout_ms > 0)
         uv_timer_start(&j->limit_timer, limit_cb, (uint64_t)j->opts->timeout_ms, 0);
 }

@@ -231,8 +231,8 @@ const struct hvi_opt hvi_opt_table[] = {
      .arg = HVI_ARG_TIME,
      .section = HVI_OPT_END,
      .id = HVI_OPT_START_TIMEOUT,
-     .help = "Time that all ranks have to come together once the first has called "
-             "init; default: 30s"},
+     .help = "Time for all ranks to be started, and again for all to come together "
+             "once the first has called init; default: 30s"},
     {.name = "grace",
      .arg = HVI_ARG_TIME,
      .section = HVI_OPT_END,
