@@ -33,7 +33,9 @@ extern char **environ;
 
 #define FANOUT_DEFAULT 32 /* hosts connected to at the same time */
 #define TRIES_MAX 4       /* of ssh, while its server is busy */
-#define KEEPER_MS 500     /* it kills at once; the killed need some time to be gone */
+#define MANY_TRIES_MAX 8 /* of MANY_HOSTS and more: these may be in one another's way */
+#define MANY_HOSTS 4
+#define KEEPER_MS 500 /* it kills at once; the killed need some time to be gone */
 
 static const char *peer_name(const struct hvi_job_peer *p, char *out, size_t cap)
 {
@@ -622,8 +624,11 @@ static bool may_start(const struct hvi_job *j)
 static void forget(struct hvi_job_peer *p)
 {
     hvi_chan_fini(&p->chan);
-    *p = (struct hvi_job_peer){
-        .job = p->job, .host = p->host, .remote = p->remote, .tries = p->tries};
+    *p = (struct hvi_job_peer){.job = p->job,
+                               .host = p->host,
+                               .remote = p->remote,
+                               .tries = p->tries,
+                               .nup_seen = p->nup_seen};
 }
 
 static void try_cb(uv_timer_t *t)
@@ -664,21 +669,31 @@ static void start_agents(struct hvi_job *j)
 }
 
 /* An ssh server that drops connections beyond MaxStartups takes them a moment later:
- * after 0.2 to 0.4 s, then twice that, then four times. */
+ * after 0.2 to 0.4 s, then 0.2 to 0.8 s, later 0.2 to 1.6 s. As long as others get
+ * through, somebody's turn comes: only tries without such progress are counted. */
 static bool try_again(struct hvi_job_peer *p)
 {
     struct hvi_job *j = p->job;
     uint32_t dice = 0;
-    int tries = p->tries;
+    int nup = 0, nremote = 0;
 
-    if (!p->remote || p->up || !may_start(j) || tries >= TRIES_MAX ||
+    for (size_t i = 0; i < j->plan->nhosts; i++) {
+        nup += j->agent[i].up;
+        nremote += j->agent[i].remote;
+    }
+    if (nup > p->nup_seen)
+        p->tries = 1;
+    p->nup_seen = nup;
+    if (!p->remote || p->up || !may_start(j) ||
+        p->tries >= (nremote < MANY_HOSTS ? TRIES_MAX : MANY_TRIES_MAX) ||
         !hvi_job_ssh_busy(p))
         return false;
     close_peer(p); /* its handles are gone when the timer fires */
     p->started = false;
     (void)hvi_random((uint8_t *)&dice, sizeof dice);
-    p->start_ms = hvi_now_ms() + ((200 + dice % 200) << (tries - 1));
-    hvi_log_info("job", "host=%s busy, try=%d", j->plan->host[p->host].name, tries);
+    p->start_ms = hvi_now_ms() + 200 +
+                  dice % (200u * ((1u << (p->tries < 3 ? p->tries : 3)) - 1));
+    hvi_log_info("job", "host=%s busy, try=%d", j->plan->host[p->host].name, p->tries);
     start_agents(j);
     return true;
 }

@@ -64,6 +64,7 @@ struct hvi_job_peer {
     bool stopped;     /* by SIGSTOP, as far as we know: it is our child */
     bool remote;      /* proc is the ssh that leads to it */
     int tries;        /* of ssh so far */
+    int nup_seen;     /* hosts that had answered at its last try */
     int64_t start_ms; /* not before; 0: at once */
     struct hvi_job_words words;
 };
