@@ -89,7 +89,7 @@ static void on_note(void *data, enum hvi_note_kind kind, int32_t rank, const cha
 {
     struct program *p = data;
 
-    if (kind == HVI_NOTE_LEFT && !p->stdio)
+    if ((kind == HVI_NOTE_LEFT || kind == HVI_NOTE_BYE) && !p->stdio)
         return; /* LOST says it too */
     say(p, kind, rank, text);
     if (kind != HVI_NOTE_FATAL)

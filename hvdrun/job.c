@@ -540,6 +540,9 @@ static void on_note(struct hvi_job *j, const Hvi__CoordNote *m)
     case 5:
         hvi_verdict_lost(&j->verdict, m->rank);
         break;
+    case 6:
+        hvi_verdict_bye(&j->verdict, m->rank);
+        break;
     default:
         hvi_log_warn("job", "ignored a note of kind %u", m->kind);
     }

@@ -115,9 +115,12 @@ void hvi_job_settle_cb(uv_timer_t *t)
 {
     struct hvi_job *j = t->data;
     bool at_once = j->start_text != NULL; /* nobody survives that was never started */
+    int64_t wait_ms = HVI_JOB_SETTLE_MS;
 
     hvi_job_conclude(j);
-    if (!j->stopping && (at_once || hvi_now_ms() - j->trouble_ms >= HVI_JOB_SETTLE_MS))
+    if (!j->concluded && j->verdict.lost < 0)
+        wait_ms = HVI_JOB_HOLD_MS; /* our SIGTERM would hide how the one awaited ends */
+    if (!j->stopping && (at_once || hvi_now_ms() - j->trouble_ms >= wait_ms))
         hvi_job_stop(j, j->opts->grace_ms);
     if (j->phase == HVI_JOB_RUNNING && (!j->concluded || !j->stopping))
         uv_timer_start(&j->settle_timer, hvi_job_settle_cb, HVI_JOB_VERDICT_MS / 2, 0);

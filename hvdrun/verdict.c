@@ -12,7 +12,7 @@ enum hvd_status hvi_verdict_init(struct hvi_verdict *v, int np)
     if (v->rank == NULL)
         return HVD_ENOMEM;
     v->np = np;
-    v->first = v->lost = -1;
+    v->first = v->lost = v->bye = -1;
     return HVD_OK;
 }
 
@@ -44,6 +44,12 @@ void hvi_verdict_lost(struct hvi_verdict *v, int rank)
 {
     if (v->lost < 0 && rank >= 0 && rank < v->np)
         v->lost = rank;
+}
+
+void hvi_verdict_bye(struct hvi_verdict *v, int rank)
+{
+    if (rank >= 0 && rank < v->np)
+        v->bye = rank;
 }
 
 void hvi_verdict_no_bye(struct hvi_verdict *v, int rank)
@@ -84,6 +90,14 @@ int hvi_verdict_cause(const struct hvi_verdict *v, bool *settled)
         }
         if (!r->by_us && (r->wait_status != 0 || r->no_bye))
             return v->lost;
+    }
+    /* who left first and failed may be why the others failed, however soon they did */
+    if (v->bye >= 0 && v->first >= 0 && v->first != v->bye) {
+        const struct hvi_verdict_rank *r = &v->rank[v->bye];
+
+        *settled = r->exited;
+        if (r->exited && !r->by_us && r->wait_status != 0)
+            return v->bye;
     }
     return v->first >= 0 ? v->first : first_left(v);
 }

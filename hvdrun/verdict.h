@@ -18,6 +18,7 @@ struct hvi_verdict {
     struct hvi_verdict_rank *rank; /* [np] */
     int first;                     /* first to end badly by itself, or -1 */
     int lost;                      /* the coordinator saw this one go first, or -1 */
+    int bye;                       /* first to say BYE in the last epoch, or -1 */
     int failed, stopped, exited;
 };
 
@@ -29,12 +30,15 @@ void hvi_verdict_exited(struct hvi_verdict *v, int rank, int wait_status, bool b
 /** The coordinator's notes: it lost this one first; this one left without BYE. */
 void hvi_verdict_lost(struct hvi_verdict *v, int rank);
 void hvi_verdict_no_bye(struct hvi_verdict *v, int rank);
+/** This one said BYE first: exit() does that too, whatever its status will be. */
+void hvi_verdict_bye(struct hvi_verdict *v, int rank);
 
 /** Something went wrong so far. */
 bool hvi_verdict_bad(const struct hvi_verdict *v);
 /**
  * The rank to name, or -1. Where the coordinator lost a rank first, failures of others
- * are secondary: that rank is named, and what happened to it may not be known yet.
+ * are secondary: that rank is named, and what happened to it may not be known yet. The
+ * same when a rank left first and then failed.
  *
  * @param settled  false: worth waiting for the named rank's own end
  */

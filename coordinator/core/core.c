@@ -282,9 +282,6 @@ static void member_message(struct hvi_core *core, struct conn *c, struct hvi_msg
     case HVI_MSG_ANNOUNCE:
         hvi_negotiate_announce(core, c, msg->body);
         break;
-    case HVI_MSG_WITHDRAW:
-        hvi_negotiate_withdraw(core, c, msg->body);
-        break;
     case HVI_MSG_JOIN:
         hvi_join_message(core, c, ((const Hvi__Join *)msg->body)->pending);
         break;
@@ -300,6 +297,9 @@ static void member_message(struct hvi_core *core, struct conn *c, struct hvi_msg
         break;
     case HVI_MSG_PROBE_REPLY:
         hvi_stall_probe_reply(core, c, msg->body);
+        break;
+    case HVI_MSG_SUSPECT:
+        hvi_epoch_suspect(core, c, ((const Hvi__Suspect *)msg->body)->text);
         break;
     case HVI_MSG_TIMELINE_CHUNK:
         timeline_chunk(core, c, msg->body);
@@ -323,12 +323,12 @@ static uint32_t epoch_of(const struct hvi_msg *msg)
         return ((const Hvi__##type *)msg->body)->epoch;
         EPOCH_(FORMED, Formed)
         EPOCH_(ANNOUNCE, Announce)
-        EPOCH_(WITHDRAW, Withdraw)
         EPOCH_(JOIN, Join)
         EPOCH_(PSET_ADD, PsetAdd)
         EPOCH_(PSET_REMOVE, PsetRemove)
         EPOCH_(BYE, Bye)
         EPOCH_(STALLED, Stalled)
+        EPOCH_(SUSPECT, Suspect)
         EPOCH_(PROBE_REPLY, ProbeReply)
         EPOCH_(TIMELINE_CHUNK, TimelineChunk)
         EPOCH_(TIMELINE_CTL, TimelineCtl)

@@ -72,7 +72,8 @@ enum hvi_note_kind {
     HVI_NOTE_STALL = 2,
     HVI_NOTE_FATAL = 3, /* the job cannot go on */
     HVI_NOTE_LEFT = 4,  /* a rank's process ended in an open epoch without BYE */
-    HVI_NOTE_LOST = 5   /* a rank was lost first: the cause of the epoch's end */
+    HVI_NOTE_LOST = 5,  /* a rank was lost first: the cause of the epoch's end */
+    HVI_NOTE_BYE = 6    /* a rank was the first to say BYE in an epoch */
 };
 
 /** One frame, shared by the connections it goes to. `tail` holds more payload of the

@@ -109,6 +109,20 @@ void hvi_epoch_lose(struct hvi_core *core, int32_t rank, const char *cause,
     end_member(core, m);
 }
 
+void hvi_epoch_suspect(struct hvi_core *core, struct conn *c, const char *text)
+{
+    struct text t = {.n = 0};
+
+    if (core->phase != EP_OPEN || core->nverdicts > 0)
+        return; /* whose end is being judged is the cause */
+    core->lost_any = true;
+    hvi_text_member(&t, core, c->rank);
+    hvi_text_add(&t, ": ");
+    hvi_text_add_peer(&t, text);
+    hvi_emit_note(core, HVI_NOTE_STALL, "%s", t.s);
+    hvi_epoch_close(core, -1, t.s, HVD_EPEER);
+}
+
 static void lose_by_exit(struct hvi_core *core, int32_t rank)
 {
     int status = core->procs[core->members[rank].slot].wait_status;
@@ -199,6 +213,13 @@ void hvi_epoch_bye(struct hvi_core *core, struct conn *c)
         hvi_epoch_close(core, rank, "shut down while the job was forming",
                         HVD_ESHUTDOWN);
     } else if (core->phase == EP_OPEN) {
+        if (!core->gone_any) { /* if it fails now, those that needed it fail after it */
+            struct text t = {.n = 0};
+
+            hvi_text_member(&t, core, rank);
+            hvi_text_add(&t, " has left");
+            hvi_emit_rank_note(core, HVI_NOTE_BYE, m->slot, t.s);
+        }
         core->gone_any = true;
         rankset_add(&core->gone, rank);
         hvi_ready_flush(core);

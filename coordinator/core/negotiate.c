@@ -476,35 +476,6 @@ void hvi_negotiate_announce(struct hvi_core *core, struct conn *c,
     }
 }
 
-void hvi_negotiate_withdraw(struct hvi_core *core, struct conn *c,
-                            const Hvi__Withdraw *m)
-{
-    struct op *op = hvi_negotiate_op(core, m->pset, m->name);
-    struct variant **at;
-
-    if (op == NULL || !rankset_has(&op->announced, c->rank))
-        return;
-    for (at = &op->variants; !rankset_has(&(*at)->who, c->rank);)
-        at = &(*at)->next;
-    uncount(core, c->rank, (*at)->req);
-    rankset_del(&(*at)->who, c->rank);
-    rankset_del(&op->announced, c->rank);
-    if (--op->nannounced == 0) {
-        free_op(core, op);
-        return;
-    }
-    for (int32_t r = 0; r < core->size; r++)
-        if (rankset_has(&(*at)->who, r))
-            return;
-    {
-        struct variant *v = *at;
-
-        *at = v->next;
-        hvi_request_free(v->req);
-        free(v);
-    }
-}
-
 void hvi_negotiate_gone(struct hvi_core *core, int32_t rank)
 {
     struct hvi_link *it, *tmp;

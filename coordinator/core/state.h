@@ -323,6 +323,8 @@ void hvi_epoch_lose(struct hvi_core *core, int32_t rank, const char *cause,
 /** CLOSED to all members, rank -1 when it is nobody's fault. */
 void hvi_epoch_close(struct hvi_core *core, int32_t rank, const char *cause,
                      enum hvd_status status);
+/** A member that is there says that its data plane broke: the epoch is over. */
+void hvi_epoch_suspect(struct hvi_core *core, struct conn *c, const char *text);
 void hvi_epoch_tick(struct hvi_core *core);
 /** Frees the old epoch's memory. */
 void hvi_epoch_reset(struct hvi_core *core);
@@ -338,8 +340,6 @@ void hvi_negotiate_begin(struct hvi_core *core);
 void hvi_negotiate_end(struct hvi_core *core);
 void hvi_negotiate_announce(struct hvi_core *core, struct conn *c,
                             const Hvi__Announce *m);
-void hvi_negotiate_withdraw(struct hvi_core *core, struct conn *c,
-                            const Hvi__Withdraw *m);
 /** Rank said BYE: what needs it fails. */
 void hvi_negotiate_gone(struct hvi_core *core, int32_t rank);
 /** Somebody joined: what waited only for it is complete. */

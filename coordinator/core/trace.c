@@ -179,7 +179,8 @@ static void add_frame(struct line *l, const struct hvi_out *frame)
 
 char *hvi_action_text(const struct hvi_action *action, char *out, size_t cap)
 {
-    static const char *const notes[] = {"?", "info", "stall", "fatal", "left", "lost"};
+    static const char *const notes[] = {"?",    "info", "stall", "fatal",
+                                        "left", "lost", "bye"};
     struct line l = {out, 0, cap};
 
     out[0] = '\0';
@@ -194,7 +195,7 @@ char *hvi_action_text(const struct hvi_action *action, char *out, size_t cap)
         add(&l, "close %" PRIu64, action->conn);
         break;
     case HVI_ACT_NOTE:
-        add(&l, "note %s", notes[action->note <= HVI_NOTE_LOST ? action->note : 0]);
+        add(&l, "note %s", notes[action->note <= HVI_NOTE_BYE ? action->note : 0]);
         if (action->rank >= 0)
             add(&l, " rank=%d", action->rank);
         add_string(&l, "text", action->text);

@@ -212,6 +212,14 @@ static void ended_one(struct agent *a)
         uv_timer_stop(&a->linger_timer);
 }
 
+/* The job ends, and of this host's ranks it has ended: what had left their groups does not
+ * wait for hvdrun, which may wait for another host. */
+static void kill_strays(struct agent *a)
+{
+    if (a->stopping && a->launched && a->nexited == a->nranks)
+        hvi_strays_kill(a->keeper->pid, 0);
+}
+
 static void on_exited(struct hvi_rank *r)
 {
     struct agent *a = r->owner;
@@ -229,6 +237,7 @@ static void on_exited(struct hvi_rank *r)
         uv_timer_again(&a->linger_timer);
     if (a->nexited == a->nranks)
         uv_timer_stop(&a->stop_timer);
+    kill_strays(a);
 }
 
 static void on_output_end(struct hvi_rank *r)
@@ -256,6 +265,7 @@ static void sigchld_cb(uv_signal_t *s, int signo)
     for (int i = 0; i < a->nranks; i++)
         if (a->ranks[i].pidfd < 0)
             hvi_rank_check(&a->ranks[i]);
+    kill_strays(a);
 }
 
 static void report_started(struct agent *a, const struct hvi_rank *r)

@@ -17,7 +17,6 @@
     X(HELLO, 1, hello, Hello)                                                          \
     X(FORMED, 2, formed, Formed)                                                       \
     X(ANNOUNCE, 3, announce, Announce)                                                 \
-    X(WITHDRAW, 5, withdraw, Withdraw)                                                 \
     X(JOIN, 6, join, Join)                                                             \
     X(PSET_ADD, 7, pset_add, PsetAdd)                                                  \
     X(PSET_REMOVE, 8, pset_remove, PsetRemove)                                         \
@@ -26,6 +25,7 @@
     X(PROBE_REPLY, 11, probe_reply, ProbeReply)                                        \
     X(TIMELINE_CHUNK, 12, timeline_chunk, TimelineChunk)                               \
     X(TIMELINE_CTL, 13, timeline_ctl, TimelineCtl)                                     \
+    X(SUSPECT, 14, suspect, Suspect)                                                   \
     X(REFUSED, 32, refused, Refused)                                                   \
     X(WELCOME, 33, welcome, Welcome)                                                   \
     X(GO, 34, go, Go)                                                                  \

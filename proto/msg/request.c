@@ -13,28 +13,23 @@
 
 struct hvi_request *hvi_request_new(const char *name, uint32_t ntensors)
 {
-    struct hvi_request *r = calloc(1, sizeof *r);
+    size_t name_bytes = strlen(name) + 1;
+    size_t shapes_bytes = ntensors * sizeof(struct hvi_shape);
+    struct hvi_request *r = calloc(1, sizeof *r + shapes_bytes + name_bytes);
 
     if (r == NULL)
         return NULL;
     r->ntensors = ntensors;
     r->prescale = 1.0;
     r->postscale = 1.0;
-    r->name = strdup(name);
-    r->shapes = calloc(ntensors > 0 ? ntensors : 1, sizeof *r->shapes);
-    if (r->name == NULL || r->shapes == NULL) {
-        hvi_request_free(r);
-        return NULL;
-    }
+    r->shapes = (struct hvi_shape *)(void *)(r + 1);
+    r->name = (char *)(r + 1) + shapes_bytes;
+    memcpy(r->name, name, name_bytes);
     return r;
 }
 
 void hvi_request_free(struct hvi_request *r)
 {
-    if (r == NULL)
-        return;
-    free(r->name);
-    free(r->shapes);
     free(r);
 }
 

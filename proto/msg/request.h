@@ -25,8 +25,8 @@ struct hvi_request {
     bool grouped;
     uint64_t instance; /* not part of the signature */
     uint32_t ntensors;
-    char *name;               /* owned, NUL-terminated */
-    struct hvi_shape *shapes; /* [ntensors], owned */
+    char *name;               /* NUL-terminated; it and shapes lie behind the struct */
+    struct hvi_shape *shapes; /* [ntensors] */
     uint64_t
         signature; /* XXH3 of all but name, priority, instance; hvi_request_seal() */
 };

@@ -144,8 +144,18 @@ hosts_heal() {
 
 # shellcheck disable=SC2046
 hosts_freeze() { kill -STOP $(hosts_pids "$1"); }
-# shellcheck disable=SC2046
-hosts_thaw() { kill -CONT $(hosts_pids "$1"); }
+# More than once: nsenter stops itself when it sees its child stopped, maybe only now.
+hosts_thaw() {
+    local pid stopped=1 until=$(($(now_ms) + 3000))
+    while [ -n "$stopped" ] && [ "$(now_ms)" -lt $until ]; do
+        stopped=
+        for pid in $(hosts_pids "$1"); do
+            grep -qs '^State:.T' "/proc/$pid/status" && stopped=1
+            kill -CONT "$pid" 2>/dev/null
+        done
+        sleep 0.1
+    done
+}
 
 # pI <- relay -> rI = bI -> bridge
 hosts_shape() {

@@ -38,6 +38,14 @@ on_host() { # pids of job $1 on host $2
 }
 none_on() { [ -z "$(on_host "$@")" ]; }
 
+hvdrun_ends() { # of job $1, within $2 s
+    local until=$(($(now_ms) + $2 * 1000))
+    until [ -s "$1.status" ]; do
+        [ "$(now_ms)" -lt $until ] || { cat "$1.err"; die "hvdrun of job $1 does not end"; }
+        sleep 0.05
+    done
+}
+
 job power 1 1 2
 job there 3 3 4
 job back 5 5 6
@@ -61,32 +69,40 @@ hosts_partition 12 13        # control is well; the data between two ranks is no
 kill -STOP "$stopped"
 left() { echo $((broken + $1 * 1000 - $(now_ms))) | awk '{ print int($1 / 1000) }'; }
 
-await "$(left 20)" "the end of the ranks on host2, whose launcher's host lost power" gone power
-await "$(left 20)" "the end of the job whose launcher cannot reach host4" gone there
-await "$(left 20)" "the end of the job whose launcher is not reached by host6" gone back
-await "$(left 20)" "the end of the ranks beside a frozen host" none_on frozen 7
-await "$(left 20)" "the end of the ranks whose launcher is frozen" none_on launcher 10
+# 20 s is the promise; 2 s more are for a machine that is busy
+declare -A over=()
+check() { [ -n "${over[$1]-}" ] || { "${@:2}" && over[$1]=$(($(now_ms) - broken)); }; }
+all_over() {
+    check power gone power
+    check there gone there
+    check back gone back
+    check frozen none_on frozen 7
+    check launcher none_on launcher 10
+    [ ${#over[@]} = 5 ]
+}
+await "$(left 22)" "the end of the ranks of all jobs but $(echo "${!over[@]}")" all_over
 for name in there back frozen; do
-    await 5 "the end of hvdrun, job $name" test -s $name.status
+    hvdrun_ends $name 5
     [ "$(cat $name.status)" = 125 ] || { cat $name.err; die "job $name: status $(cat $name.status), not 125"; }
 done
 grep -qE '^hvdrun: .*host4' there.err || { cat there.err; die "host4 is not named"; }
 grep -qE '^hvdrun: .*host6' back.err || { cat back.err; die "host6 is not named"; }
 grep -qE '^hvdrun: .*host8.*(no heartbeat|not responding)' frozen.err || { cat frozen.err; die "host8 is not named"; }
-echo "ok power, links, frozen hosts: all is over $(($(now_ms) - broken)) ms after"
+echo "ok over after: power ${over[power]} ms, link there ${over[there]}, link back ${over[back]}, frozen host ${over[frozen]}, frozen launcher ${over[launcher]}"
 
 hosts_thaw 8
 hosts_thaw 9
 await 10 "the end of the ranks on a host that goes on after its lease" gone frozen
 await 10 "the end of the ranks of a launcher that goes on after its lease" gone launcher
-await 10 "the end of the launcher that was frozen" test -s launcher.status
+hvdrun_ends launcher 10
 [ "$(cat launcher.status)" = 125 ] || { cat launcher.err; die "a frozen launcher: status $(cat launcher.status)"; }
 echo "ok who was frozen for longer than the lease ends too"
 
 await "$(left 30)" "the end of the job with a broken link" test -s link.status
 [ "$(cat link.status)" = 4 ] || { cat link.err link.out; die "a broken link: status $(cat link.status)"; }
-grep -qE 'rank [2345]: -7: .*the connection to rank [2345] is broken|rank [2345]: -7: .*rank [2345]: Connection timed out' link.out ||
-    { cat link.out link.err; die "the broken link is not named"; }
+why='rank [2345] \(host host1[23], pid [0-9]+\): tcp: (the connection to rank [2345] is broken: no answer|receiving from rank [2345]: Connection timed out)'
+grep -qE "^hvdrun: $why" link.err || { cat link.out link.err; die "hvdrun does not name the broken link"; }
+[ "$(grep -cE "rank [0-5]: -7: .*$why" link.out)" = 6 ] || { cat link.out link.err; die "not every rank is told of the broken link"; }
 await 5 "the end of the ranks of the job with a broken link" gone link
 echo "ok a broken link between two live ranks is named, $(($(now_ms) - broken)) ms after"
 

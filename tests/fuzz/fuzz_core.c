@@ -213,7 +213,7 @@ static void say_stall(struct script *s, int c, uint32_t epoch)
 static void say_small(struct script *s, int c, uint32_t epoch, uint8_t which)
 {
     Hvi__Formed formed = HVI__FORMED__INIT;
-    Hvi__Withdraw withdraw = HVI__WITHDRAW__INIT;
+    Hvi__Suspect suspect = HVI__SUSPECT__INIT;
     Hvi__Join join = HVI__JOIN__INIT;
     Hvi__PsetAdd add = HVI__PSET_ADD__INIT;
     Hvi__PsetRemove drop = HVI__PSET_REMOVE__INIT;
@@ -233,9 +233,9 @@ static void say_small(struct script *s, int c, uint32_t epoch, uint8_t which)
         say(s, c, HVI_MSG_FORMED, &formed);
         return;
     case 1:
-        withdraw.epoch = epoch;
-        withdraw.name = (char *)(uintptr_t)name_of(hvi_get_u8(&s->in));
-        say(s, c, HVI_MSG_WITHDRAW, &withdraw);
+        suspect.epoch = epoch;
+        suspect.text = (char *)"a link\nbroke";
+        say(s, c, HVI_MSG_SUSPECT, &suspect);
         return;
     case 2:
         join.epoch = epoch;

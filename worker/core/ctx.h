@@ -67,7 +67,7 @@ enum hvi_entry_state {
 /** One unit of negotiation of this rank: one op or a whole user group. */
 struct hvi_entry {
     UT_hash_handle hh; /* in ctx->inflight by key, from ANNOUNCED on */
-    char *key;
+    char *key; /* it and ops lie behind the struct */
     struct hvi_request *req;
     struct hvi_pset *pset;
     struct hvi_op **ops; /* [req->ntensors], one reference each */

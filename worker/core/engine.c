@@ -301,14 +301,31 @@ static bool has_failed(void *arg)
     return atomic_load(&c->failed) != 0;
 }
 
-/* The plane is broken: give the coordinator a moment to say why. */
-static void plane_broke(struct hvi_ctx *c, enum hvd_status rc, const char *text)
+static void await_verdict(struct hvi_ctx *c)
 {
     int64_t deadline = hvi_now_ms() + VERDICT_MS;
 
     while (!has_failed(c) && hvi_ms_left(deadline) > 0)
         hvi_bell_sleep(c->bells, c->bell, has_failed, c, 0, true,
                        hvi_ms_left(deadline));
+}
+
+/* The plane is broken: give the coordinator a moment to say why. If it does not know, it
+ * is told, and ends the epoch for all. */
+static void plane_broke(struct hvi_ctx *c, enum hvd_status rc, const char *text)
+{
+    Hvi__Suspect m = HVI__SUSPECT__INIT;
+
+    await_verdict(c);
+    if (!has_failed(c) && c->mode != HVI_MODE_SOLO) {
+        m.epoch = c->epoch;
+        m.text = (char *)(uintptr_t)text;
+        pthread_mutex_lock(&c->lock);
+        hvi_conn_put(&c->conn, HVI_MSG_SUSPECT, &m);
+        pthread_mutex_unlock(&c->lock);
+        hvi_link_kick(c);
+        await_verdict(c);
+    }
     if (!has_failed(c))
         hvi_ctx_fail(c, rc, "%s", text);
 }

@@ -10,12 +10,10 @@ void hvi_entry_free(struct hvi_entry *e)
 {
     if (e == NULL)
         return;
-    if (e->ops != NULL && e->req != NULL)
+    if (e->req != NULL)
         for (uint32_t i = 0; i < e->req->ntensors; i++)
             hvi_op_unref(e->ops[i]);
-    free(e->ops);
     hvi_request_free(e->req);
-    free(e->key);
     free(e);
 }
 

@@ -23,7 +23,7 @@ static struct {
     } * slots;
     uint32_t nslots, free_head; /* free_head == nslots: none */
     /* done queue */
-    int fd; /* -1: off */
+    _Atomic int fd; /* -1: off */
     hvd_handle *queue;
     size_t first, count, cap;
 } g = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
@@ -119,10 +119,11 @@ void hvi_op_complete(struct hvi_op *op, enum hvd_status status, const char *text
     atomic_store(&op->status, (uint32_t)status);
     if (atomic_load(&op->waiters) > 0)
         syscall(SYS_futex, &op->status, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-    pthread_mutex_lock(&g.lock);
-    if (g.fd >= 0)
+    if (atomic_load(&g.fd) >= 0) {
+        pthread_mutex_lock(&g.lock);
         queue_done(op->handle);
-    pthread_mutex_unlock(&g.lock);
+        pthread_mutex_unlock(&g.lock);
+    }
     if (op->done != NULL) {
         callback_depth++;
         op->done(op->arg, op->handle, status);

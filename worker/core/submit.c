@@ -349,7 +349,10 @@ static void make_name(struct hvi_pset *set, const struct hvd_op *op, const char 
                       bool grouped, char out[HVD_NAME_MAX + 1], uint64_t *instance)
 {
     if (name != NULL && name[0] != '\0') {
-        snprintf(out, HVD_NAME_MAX + 1, "%s", name);
+        size_t chars = strnlen(name, HVD_NAME_MAX);
+
+        memcpy(out, name, chars);
+        out[chars] = '\0';
         *instance = 0;
         return;
     }
@@ -362,23 +365,27 @@ static void make_name(struct hvi_pset *set, const struct hvd_op *op, const char 
 static struct hvi_entry *entry_new(struct hvi_pset *set, const char *name,
                                    uint32_t ntensors)
 {
-    struct hvi_entry *e = calloc(1, sizeof *e);
-    size_t key_bytes = strlen(name) + 16;
+    size_t ops_bytes = ntensors * sizeof(struct hvi_op *);
+    size_t name_bytes = strlen(name) + 1;
+    char id[16];
+    size_t id_chars = (size_t)snprintf(id, sizeof id, "%d/", set->id);
+    struct hvi_entry *e = calloc(1, sizeof *e + ops_bytes + id_chars + name_bytes);
 
     if (e == NULL)
         return NULL;
     hvi_list_init(&e->link);
     e->pset = set;
-    e->key = malloc(key_bytes);
+    e->ops = (struct hvi_op **)(void *)(e + 1);
+    e->key = (char *)(e + 1) + ops_bytes;
+    memcpy(e->key, id, id_chars);
+    memcpy(e->key + id_chars, name, name_bytes);
     e->req = hvi_request_new(name, ntensors);
-    e->ops = calloc(ntensors, sizeof *e->ops);
-    if (e->key == NULL || e->req == NULL || e->ops == NULL) {
+    if (e->req == NULL) {
         hvi_entry_free(e);
         return NULL;
     }
-    snprintf(e->key, key_bytes, "%d/%s", set->id, name);
-    e->since_ms = hvi_now_ms();
     e->submit_us = hvi_now_us();
+    e->since_ms = e->submit_us / 1000;
     return e;
 }
 
@@ -455,7 +462,8 @@ static enum hvd_status submit_locked(struct hvi_ctx *c, const struct hvd_op *ops
     hvi_request_seal(e->req);
     for (int32_t i = 0; i < count; i++)
         out[i] = e->ops[i]->handle;
-    snprintf(c->last_name, sizeof c->last_name, "%.120s", full);
+    memcpy(c->last_name, full, strnlen(full, sizeof c->last_name - 1) + 1);
+    c->last_name[sizeof c->last_name - 1] = '\0';
     c->last_submit_ms = e->since_ms;
     rc = hvi_negotiate_submit(c, e, err);
     if (rc == HVD_OK) {

@@ -28,6 +28,7 @@ Test(epoch, bye_is_echoed_and_told, .timeout = 10)
 
     feed_bye(f, 2, 1);
     feed_is(f,
+            "note bye rank=1 text='rank 1 (host a, pid 101) has left'\n"
             "send 1 PEER_BYE rank=1\nsend 3 PEER_BYE rank=1\nsend 2 PEER_BYE rank=1\n");
     feed_final(f, 2);
     feed_is(f, "");
@@ -178,7 +179,8 @@ Test(epoch, a_bye_behind_the_exit_is_no_loss, .timeout = 10)
     feed_leave(f, 3, 1);
     feed_wait(f, 1000);
     feed_lacks(f, "CLOSED");
-    feed_lacks(f, "note");
+    feed_lacks(f, "note lost");
+    feed_lacks(f, "note left");
     feed_free(f);
 }
 
@@ -374,6 +376,27 @@ Test(stall, names_tensor_ranks_and_what_they_do, .timeout = 10)
         f,
         "note stall text='allreduce 'grad' has waited 20.0 s for rank 2 (host a, pid "
         "102): does not answer'\n");
+    feed_free(f);
+}
+
+Test(epoch, ends_when_a_link_between_live_ranks_is_broken, .timeout = 10)
+{
+    struct feed *f = feed_up(3, 0);
+    Hvi__Suspect m = HVI__SUSPECT__INIT;
+
+    m.epoch = 1;
+    m.text = (char *)"the connection to rank 2 is\nbroken";
+    feed_msg(f, 2, HVI_MSG_SUSPECT, &m);
+    feed_is(f, "note stall text='rank 1 (host a, pid 101): the connection to rank 2 "
+               "is\\x0abroken'\n"
+               "send 1 CLOSED rank=-1 HVD_EPEER cause='rank 1 (host a, pid 101): the "
+               "connection to rank 2 is\\x0abroken'\n"
+               "send 2 CLOSED rank=-1 HVD_EPEER cause='rank 1 (host a, pid 101): the "
+               "connection to rank 2 is\\x0abroken'\n"
+               "send 3 CLOSED rank=-1 HVD_EPEER cause='rank 1 (host a, pid 101): the "
+               "connection to rank 2 is\\x0abroken'\n");
+    feed_msg(f, 1, HVI_MSG_SUSPECT, &m); /* the other end, a little later */
+    feed_is(f, "");
     feed_free(f);
 }
 

@@ -591,6 +591,7 @@ Test(form, golden_trace_of_a_whole_life, .timeout = 10)
                "send 1 ORDER [seq=4 ids=1]\n"
                "send 2 JOIN_DONE last=0 gen=1\n"
                "send 1 JOIN_DONE last=0 gen=1\n"
+               "note bye rank=0 text='rank 0 (host a, pid 100) has left'\n"
                "send 1 PEER_BYE rank=0\n"
                "send 2 PEER_BYE rank=0\n"
                "send 1 PEER_BYE rank=1\n"

@@ -138,22 +138,6 @@ Test(negotiate, keeps_ids_below_4096_over_ten_thousand_names, .timeout = 30)
     feed_free(f);
 }
 
-Test(negotiate, forgets_a_withdrawn_announcement, .timeout = 10)
-{
-    struct feed *f = feed_up(2, HVI_PLANE_SHM);
-    Hvi__Withdraw w = HVI__WITHDRAW__INIT;
-
-    w.epoch = 1;
-    w.name = (char *)"x";
-    feed_announce(f, 1, 1, &(struct feed_op){.name = "x", .count = 9});
-    feed_msg(f, 1, HVI_MSG_WITHDRAW, &w);
-    feed_announce(f, 2, 1, &(struct feed_op){.name = "x"});
-    feed_is(f, "");
-    feed_announce(f, 1, 1, &(struct feed_op){.name = "x"});
-    feed_has(f, "ASSIGN id=0 gen=1 name='x'");
-    feed_free(f);
-}
-
 Test(negotiate, ends_who_breaks_the_rules, .timeout = 10)
 {
     static const struct feed_op cases[] = {

@@ -26,6 +26,8 @@ static void on_note(void *data, enum hvi_note_kind kind, int32_t rank, const cha
     size_t n = strlen(s->notes);
 
     (void)rank;
+    if (kind == HVI_NOTE_BYE)
+        return;
     snprintf(s->notes + n, sizeof s->notes - n, "%d: %s\n", (int)kind, text);
 }
 

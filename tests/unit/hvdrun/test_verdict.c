@@ -104,6 +104,26 @@ Test(verdict, leaving_without_a_word_is_one_whatever_the_order, .timeout = 5)
     hvi_verdict_fini(&v);
 }
 
+Test(verdict, who_left_first_and_failed_is_the_cause, .timeout = 5)
+{
+    begin();
+    hvi_verdict_bye(&v, 2); /* exit(7) says BYE for the program */
+    cr_assert_not(hvi_verdict_bad(&v));
+    hvi_verdict_exited(&v, 0, EXITED(66), false);
+    cr_assert_eq(cause(false), 0);
+    hvi_verdict_exited(&v, 2, EXITED(7), false);
+    cr_assert_eq(cause(true), 2);
+    cr_assert_eq(hvi_verdict_status(&v), 7);
+    hvi_verdict_fini(&v);
+    begin();
+    hvi_verdict_bye(&v, 2); /* it was just ready first */
+    hvi_verdict_exited(&v, 2, 0, false);
+    hvi_verdict_exited(&v, 0, EXITED(66), false);
+    cr_assert_eq(cause(true), 0);
+    cr_assert_eq(hvi_verdict_status(&v), 66);
+    hvi_verdict_fini(&v);
+}
+
 Test(verdict, strange_ranks_and_second_ends_are_ignored, .timeout = 5)
 {
     begin();

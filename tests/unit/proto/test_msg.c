@@ -332,7 +332,6 @@ Test(msg, texts_and_names_are_capped, .timeout = 10)
         size_t max;
     } caps[] = {{HVI_MSG_REFUSED, 2, HVI_TEXT_MAX},
                 {HVI_MSG_HELLO, 3, HVI_TEXT_MAX},
-                {HVI_MSG_WITHDRAW, 2, HVD_NAME_MAX},
                 {HVI_MSG_FAIL, 2, HVD_NAME_MAX},
                 {HVI_MSG_STALLED, 2, HVD_NAME_MAX}};
     char *text = malloc(HVI_TEXT_MAX + 1);

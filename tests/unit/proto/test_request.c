@@ -87,11 +87,14 @@ Test(request, every_field_survives_the_wire, .timeout = 10)
 
 Test(request, the_largest_group_and_shape_survive, .timeout = 10)
 {
-    struct hvi_request *r = hvi_request_new("big", HVD_GROUP_MAX);
+    struct hvi_request *r;
     struct hvi_request *back = NULL;
     struct hvi_err err;
     char name[HVD_NAME_MAX + 1];
 
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    r = hvi_request_new(name, HVD_GROUP_MAX);
     r->kind = HVD_ALLREDUCE;
     r->grouped = true;
     for (uint32_t i = 0; i < HVD_GROUP_MAX; i++)
@@ -100,10 +103,6 @@ Test(request, the_largest_group_and_shape_survive, .timeout = 10)
     for (int i = 0; i < HVD_NDIM_MAX; i++)
         r->shapes[7].dims[i] = i % 5 == 0 ? 2 : 1;
     hvi_request_seal(r);
-    memset(name, 'n', sizeof name - 1);
-    name[sizeof name - 1] = '\0';
-    free(r->name);
-    r->name = strdup(name);
     cr_assert_eq(resend(r, &back, &err), HVD_OK, "%s", err.text);
     cr_assert(hvi_request_same(back, r));
     cr_assert_str_eq(back->name, name);
@@ -257,10 +256,10 @@ Test(request, name_priority_and_instance_are_not_compared, .timeout = 10)
 {
     struct hvi_request *a = sample();
     struct hvi_request *b = sample();
+    char another[] = "another";
     char text[64];
 
-    free(b->name);
-    b->name = strdup("another");
+    b->name = another;
     b->priority = 1;
     b->instance = 2;
     hvi_request_seal(b);
@@ -613,6 +612,6 @@ Test(request, out_of_memory_anywhere_is_an_error_without_a_leak, .timeout = 10)
             tried += !all;
         }
     }
-    cr_assert_geq(tried, 3 + 3 + 3 + 1);
+    cr_assert_geq(tried, 1 + 1 + 1 + 1);
     hvi_request_free(r);
 }
