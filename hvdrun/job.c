@@ -33,7 +33,9 @@ extern char **environ;
 
 #define FANOUT_DEFAULT 32 /* hosts connected to at the same time */
 #define TRIES_MAX 4       /* of ssh, while its server is busy */
-#define KEEPER_MS 500     /* it kills at once; the killed need some time to be gone */
+#define MANY_TRIES_MAX 8 /* of MANY_HOSTS and more: these may be in one another's way */
+#define MANY_HOSTS 4
+#define KEEPER_MS 500 /* it kills at once; the killed need some time to be gone */
 
 static const char *peer_name(const struct hvi_job_peer *p, char *out, size_t cap)
 {
@@ -342,6 +344,10 @@ static void spec_init(const struct hvi_job *j, struct hvi_spec *s)
                            .job_id = j->job_id,
                            .tty = isatty(STDOUT_FILENO) == 1,
                            .endpoint = j->endpoint,
+                           .listen = j->tcp ? j->listen : NULL,
+                           .others = j->other,
+                           .nothers = j->nothers,
+                           .try_ssh = j->anywhere && j->opts->advertise == NULL,
                            .cwd = j->cwd,
                            .environ = environ,
                            .master_addr =
@@ -550,8 +556,8 @@ static void coord_frame(struct hvi_chan *c, const struct hvi_msg *msg)
         const Hvi__CoordUp *up = msg->body;
 
         p->up = same_version(p, up->version);
-        if (p->job->tcp) /* now with its port */
-            snprintf(p->job->endpoint, sizeof p->job->endpoint, "%s", up->endpoint);
+        if (p->job->tcp && strchr(up->endpoint, ':') != NULL) /* now with its port */
+            hvi_job_ssh_endpoints(p->job, atoi(strrchr(up->endpoint, ':') + 1));
         send_specs(p->job);
     } else if (msg->type == HVI_MSG_COORD_NOTE) {
         on_note(p->job, msg->body);
@@ -621,8 +627,11 @@ static bool may_start(const struct hvi_job *j)
 static void forget(struct hvi_job_peer *p)
 {
     hvi_chan_fini(&p->chan);
-    *p = (struct hvi_job_peer){
-        .job = p->job, .host = p->host, .remote = p->remote, .tries = p->tries};
+    *p = (struct hvi_job_peer){.job = p->job,
+                               .host = p->host,
+                               .remote = p->remote,
+                               .tries = p->tries,
+                               .nup_seen = p->nup_seen};
 }
 
 static void try_cb(uv_timer_t *t)
@@ -663,21 +672,31 @@ static void start_agents(struct hvi_job *j)
 }
 
 /* An ssh server that drops connections beyond MaxStartups takes them a moment later:
- * after 0.2 to 0.4 s, then twice that, then four times. */
+ * after 0.2 to 0.4 s, then 0.2 to 0.8 s, later 0.2 to 1.6 s. As long as others get
+ * through, somebody's turn comes: only tries without such progress are counted. */
 static bool try_again(struct hvi_job_peer *p)
 {
     struct hvi_job *j = p->job;
     uint32_t dice = 0;
-    int tries = p->tries;
+    int nup = 0, nremote = 0;
 
-    if (!p->remote || p->up || !may_start(j) || tries >= TRIES_MAX ||
+    for (size_t i = 0; i < j->plan->nhosts; i++) {
+        nup += j->agent[i].up;
+        nremote += j->agent[i].remote;
+    }
+    if (nup > p->nup_seen)
+        p->tries = 1;
+    p->nup_seen = nup;
+    if (!p->remote || p->up || !may_start(j) ||
+        p->tries >= (nremote < MANY_HOSTS ? TRIES_MAX : MANY_TRIES_MAX) ||
         !hvi_job_ssh_busy(p))
         return false;
     close_peer(p); /* its handles are gone when the timer fires */
     p->started = false;
     (void)hvi_random((uint8_t *)&dice, sizeof dice);
-    p->start_ms = hvi_now_ms() + ((200 + dice % 200) << (tries - 1));
-    hvi_log_info("job", "host=%s busy, try=%d", j->plan->host[p->host].name, tries);
+    p->start_ms = hvi_now_ms() + 200 +
+                  dice % (200u * ((1u << (p->tries < 3 ? p->tries : 3)) - 1));
+    hvi_log_info("job", "host=%s busy, try=%d", j->plan->host[p->host].name, p->tries);
     start_agents(j);
     return true;
 }
@@ -699,6 +718,32 @@ static int free_port(void)
     return port;
 }
 
+/* On all addresses, because each host may have its own way to us (who connects must know
+ * the key before a word is read); on one where it was named, or is the loopback's. */
+static enum hvd_status choose_listener(struct hvi_job *j, struct hvi_err *err)
+{
+    const char *address = j->own_addr;
+    int first = j->opts->port, last = j->opts->port_last;
+    int port = 0;
+
+    j->anywhere = j->opts->advertise != NULL ||
+                  (j->opts->interfaces == NULL && !hvi_reach_loopback(j->own_addr));
+    if (j->anywhere)
+        address = hvi_reach_any();
+    if (first > 0) {
+        port = hvi_reach_port(address, first, last);
+        if (port == 0 && first == last)
+            return hvi_fail(err, HVD_EIO, "--port: port %d of this host is taken",
+                            first);
+        if (port == 0)
+            return hvi_fail(err, HVD_EIO,
+                            "--port: all ports from %d to %d of this host are taken",
+                            first, last);
+    }
+    hvi_reach_endpoint(address, port, j->listen, sizeof j->listen);
+    return HVD_OK;
+}
+
 static enum hvd_status make_place(struct hvi_job *j, struct hvi_err *err)
 {
     enum hvd_status rc = HVD_OK;
@@ -712,9 +757,11 @@ static enum hvd_status make_place(struct hvi_job *j, struct hvi_err *err)
     if (rc != HVD_OK)
         return rc;
     if (j->tcp)
-        hvi_reach_endpoint(j->own_addr, 0, j->endpoint, sizeof j->endpoint);
+        rc = choose_listener(j, err);
     else
         snprintf(j->endpoint, sizeof j->endpoint, "unix:%s/coord", j->rundir);
+    if (rc != HVD_OK)
+        return rc;
     j->master_port = free_port();
     rc = hvi_random(j->key, sizeof j->key);
     if (rc == HVD_OK)
@@ -763,17 +810,60 @@ static void limit_cb(uv_timer_t *t)
     hvi_job_stop(j, j->opts->grace_ms);
 }
 
+#define LATE_SHOWN 3 /* hosts named */
+
+static bool host_started(const struct hvi_job *j, size_t host)
+{
+    for (int r = 0; r < j->plan->host[host].slots; r++)
+        if (!j->rank[j->plan->first_rank[host] + r].started)
+            return false;
+    return true;
+}
+
+static const char *step_of(const struct hvi_job_peer *p)
+{
+    return !p->started           ? "its turn to connect has not come (--fanout)"
+           : !p->up && p->remote ? "logging in and starting hvd-agent"
+           : !p->up              ? "starting hvd-agent"
+           : !p->job->coord.up   ? "waiting for the coordinator"
+                                 : "reaching the coordinator and starting its ranks";
+}
+
+/* "host7 (logging in and starting hvd-agent), host9 (...), and 3 more" */
+static void list_late(const struct hvi_job *j, char *out, size_t cap)
+{
+    size_t used = 0, late = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < j->plan->nhosts; i++)
+        if (!host_started(j, i) && late++ < LATE_SHOWN && used < cap)
+            used += (size_t)snprintf(out + used, cap - used, "%s%s (%s)",
+                                     used > 0 ? ", " : "", j->plan->host[i].name,
+                                     step_of(&j->agent[i]));
+    if (late > LATE_SHOWN && used < cap)
+        snprintf(out + used, cap - used, ", and %zu more", late - LATE_SHOWN);
+}
+
+static int64_t start_limit_ms(const struct hvi_job *j)
+{
+    return j->opts->start_timeout_ms > 0 ? j->opts->start_timeout_ms
+                                         : HVI_START_TIMEOUT_DEFAULT_MS;
+}
+
 static void start_cb(uv_timer_t *t)
 {
     struct hvi_job *j = t->data;
-    const struct hvi_job_peer *p = &j->coord;
-    char name[HVI_HOST_NAME_MAX + 32];
+    char late[LATE_SHOWN * (HVI_HOST_NAME_MAX + 64)];
 
-    for (size_t i = 0; p->up && i < j->plan->nhosts; i++)
-        p = &j->agent[i];
-    fail_start(j, HVI_EXIT_LAUNCHER,
-               text_of("%s did not %s in time", peer_name(p, name, sizeof name),
-                       p->up ? "start all its ranks" : "come up"));
+    list_late(j, late, sizeof late);
+    fail_start(
+        j, HVI_EXIT_LAUNCHER,
+        j->coord.up
+            ? text_of("not all ranks started within %.6g s (--start-timeout): %s",
+                      (double)start_limit_ms(j) / 1000, late)
+            : text_of("the coordinator did not come up within %.6g s "
+                      "(--start-timeout)",
+                      (double)start_limit_ms(j) / 1000));
 }
 
 static void init_timers(struct hvi_job *j)
@@ -787,7 +877,7 @@ static void init_timers(struct hvi_job *j)
         timers[i]->data = j;
     }
     j->handles_open = true;
-    uv_timer_start(&j->start_timer, start_cb, HVI_START_TIMEOUT_DEFAULT_MS, 0);
+    uv_timer_start(&j->start_timer, start_cb, (uint64_t)start_limit_ms(j), 0);
     if (j->opts->timeout_ms > 0)
         uv_timer_start(&j->limit_timer, limit_cb, (uint64_t)j->opts->timeout_ms, 0);
 }

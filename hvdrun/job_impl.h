@@ -40,6 +40,7 @@ enum hvi_job_phase {
 /* After the end of an agent's frames its ssh has this long to end too, and to say why.
  */
 #define HVI_JOB_SSH_MS 2000
+#define HVI_JOB_OTHERS_MAX 8    /* further addresses of this host */
 #define HVI_JOB_SAID_BYTES 4096 /* the last of what an ssh wrote to stderr */
 
 /** What ssh, and the agent behind it, write to stderr. */
@@ -63,6 +64,7 @@ struct hvi_job_peer {
     bool stopped;     /* by SIGSTOP, as far as we know: it is our child */
     bool remote;      /* proc is the ssh that leads to it */
     int tries;        /* of ssh so far */
+    int nup_seen;     /* hosts that had answered at its last try */
     int64_t start_ms; /* not before; 0: at once */
     struct hvi_job_words words;
 };
@@ -95,6 +97,10 @@ struct hvi_job {
     char agent_path[PATH_MAX]; /* here */
     struct hvi_rshell rshell;
     bool tcp; /* some host is remote: the coordinator listens on own_addr */
+    char listen[HVI_ADDR_MAX + 16];
+    char other_text[HVI_JOB_OTHERS_MAX][HVI_ADDR_MAX + 16], *other[HVI_JOB_OTHERS_MAX];
+    size_t nothers;
+    bool anywhere; /* it listens on all addresses */
     char own_addr[HVI_ADDR_MAX], master_addr[HVI_HOST_NAME_MAX + 1];
     char cwd[4096];
     int master_port;
@@ -165,6 +171,8 @@ void hvi_job_stuck_cb(uv_timer_t *t);
 /* jobssh.c */
 /** Chooses own_addr and master_addr. HVD_EINVAL: the interfaces named have none. */
 enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err);
+/** The coordinator has its port: the endpoints by which the hosts reach it. */
+void hvi_job_ssh_endpoints(struct hvi_job *j, int port);
 /** Starts ssh for a remote host; its frame pipes are in peer->proc. */
 enum hvd_status hvi_job_ssh_start(struct hvi_job_peer *p, struct hvi_err *err);
 /** Its server had too many connections: worth another try. */

@@ -101,10 +101,29 @@ enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
                         "--network-interfaces: no interface of this host with an "
                         "address is named '%s'",
                         j->opts->interfaces);
+    if (j->opts->advertise != NULL)
+        snprintf(j->own_addr, sizeof j->own_addr, "%s", j->opts->advertise);
     if (!j->plan->host[0].remote)
         snprintf(j->master_addr, sizeof j->master_addr, "%s", j->own_addr);
     hvi_log_debug("job", "own_addr=%s master_addr=%s", j->own_addr, j->master_addr);
     return HVD_OK;
+}
+
+void hvi_job_ssh_endpoints(struct hvi_job *j, int port)
+{
+    char all[HVI_JOB_OTHERS_MAX][HVI_ADDR_MAX];
+    size_t n = j->anywhere && j->opts->advertise == NULL
+                   ? hvi_reach_all(all, HVI_JOB_OTHERS_MAX)
+                   : 0;
+
+    hvi_reach_endpoint(j->own_addr, port, j->endpoint, sizeof j->endpoint);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(all[i], j->own_addr) == 0)
+            continue;
+        j->other[j->nothers] = j->other_text[j->nothers];
+        hvi_reach_endpoint(all[i], port, j->other[j->nothers], sizeof j->other_text[0]);
+        j->nothers++;
+    }
 }
 
 /* ---- what ssh says */

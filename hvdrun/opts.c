@@ -1,5 +1,6 @@
 #include "hvdrun/opts.h"
 
+#include <arpa/inet.h>
 #include <math.h>
 #include <popt.h>
 #include <stdio.h>
@@ -39,6 +40,7 @@ void hvi_opts_fini(struct hvi_opts *o)
     free(o->interfaces);
     free(o->ssh_identity);
     free(o->json_events);
+    free(o->advertise);
     free(o->rsh);
     free(o->agent_path);
     for (size_t i = 0; i < o->nssh_args; i++)
@@ -356,6 +358,50 @@ static enum hvd_status take_interfaces(struct hvi_opts *o, const char *value,
     return rc == HVD_OK ? hvi_opts_setenv(o, "NCCL_SOCKET_IFNAME", all, err) : rc;
 }
 
+static enum hvd_status take_address(struct hvi_opts *o, const char *value,
+                                    struct hvi_err *err)
+{
+    char shown[64], bytes[sizeof(struct in6_addr)];
+
+    if (inet_pton(AF_INET, value, bytes) != 1 && inet_pton(AF_INET6, value, bytes) != 1)
+        return hvi_fail(err, HVD_EINVAL,
+                        "--advertise-address: '%s' is not an address in numbers",
+                        hvi_escape(shown, sizeof shown, value, strlen(value)));
+    return set_text(&o->advertise, value, err);
+}
+
+/* "N" or "N-M" */
+static enum hvd_status take_ports(const char *what, const char *value, int *first,
+                                  int *last, struct hvi_err *err)
+{
+    char text[16];
+    size_t n = strcspn(value, "-");
+    int64_t from, to;
+    enum hvd_status rc;
+
+    snprintf(text, sizeof text, "%.*s", (int)(n < 12 ? n : 12), value);
+    rc = hvi_parse_int(what, text, 1, 65535, &from, err);
+    if (rc != HVD_OK)
+        return rc;
+    to = from;
+    if (value[n] == '-')
+        rc = hvi_parse_int(what, value + n + 1, from, 65535, &to, err);
+    if (rc != HVD_OK)
+        return rc;
+    *first = (int)from;
+    *last = (int)to;
+    return HVD_OK;
+}
+
+static enum hvd_status take_port_range(struct hvi_opts *o, const char *what,
+                                       const char *value, struct hvi_err *err)
+{
+    int first, last;
+    enum hvd_status rc = take_ports(what, value, &first, &last, err);
+
+    return rc == HVD_OK ? hvi_opts_setenv(o, "HVD_PORT_RANGE", value, err) : rc;
+}
+
 static enum hvd_status set_mode(struct hvi_opts *o, enum hvi_mode mode)
 {
     /* --help wins, then whichever came first */
@@ -407,6 +453,12 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
     case HVI_OPT_NO_ENV:
         o->no_env = true;
         return HVD_OK;
+    case HVI_OPT_ADVERTISE:
+        return take_address(o, value, err);
+    case HVI_OPT_PORT:
+        return take_ports(what, value, &o->port, &o->port_last, err);
+    case HVI_OPT_PORT_RANGE:
+        return take_port_range(o, what, value, err);
     case HVI_OPT_OUTPUT_DIR:
     case HVI_OPT_FILES_ONLY:
         o->files_only = row->id == HVI_OPT_FILES_ONLY;

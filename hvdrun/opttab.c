@@ -129,6 +129,28 @@ const struct hvi_opt hvi_opt_table[] = {
      .help =
          "Network interfaces for traffic between hosts (may be repeated); default: the "
          "one that leads to the first remote host"},
+    {.name = "advertise-address",
+     .arg = HVI_ARG_TEXT,
+     .arg_name = "ADDRESS",
+     .section = HVI_OPT_HOSTS,
+     .id = HVI_OPT_ADVERTISE,
+     .help = "Address of this host for all others (behind NAT, say); default: each "
+             "takes the first that answers: where its ssh came from, then the others "
+             "of this host"},
+    {.name = "port",
+     .arg = HVI_ARG_TEXT,
+     .arg_name = "N[-M]",
+     .section = HVI_OPT_HOSTS,
+     .id = HVI_OPT_PORT,
+     .help = "Port of the coordinator on this host, or the first free one of a range, "
+             "for jobs with other hosts; default: any"},
+    {.name = "port-range",
+     .arg = HVI_ARG_TEXT,
+     .arg_name = "N-M",
+     .section = HVI_OPT_HOSTS,
+     .id = HVI_OPT_PORT_RANGE,
+     .help = "Ports on which ranks listen for ranks of other hosts, one for each rank "
+             "of a host; default: any"},
     /* ---- output */
     {.name = "output-filename",
      .arg = HVI_ARG_DIR,
@@ -216,8 +238,8 @@ const struct hvi_opt hvi_opt_table[] = {
      .arg = HVI_ARG_TIME,
      .section = HVI_OPT_END,
      .id = HVI_OPT_START_TIMEOUT,
-     .help = "Time that all ranks have to come together once the first has called "
-             "init; default: 30s"},
+     .help = "Time for all ranks to be started, and again for all to come together "
+             "once the first has called init; default: 30s"},
     {.name = "grace",
      .arg = HVI_ARG_TIME,
      .section = HVI_OPT_END,

@@ -53,6 +53,9 @@ enum hvi_opt_id {
     HVI_OPT_AGENT_PATH,
     HVI_OPT_FANOUT,
     HVI_OPT_NETWORK,
+    HVI_OPT_ADVERTISE,
+    HVI_OPT_PORT,
+    HVI_OPT_PORT_RANGE,
     HVI_OPT_NO_ENV,
     HVI_OPT_OUTPUT_DIR, /* files; the output is shown as well */
     HVI_OPT_FILES_ONLY,

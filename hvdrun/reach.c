@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
@@ -118,6 +119,69 @@ bool hvi_reach_interface(const char *names, char own[HVI_ADDR_MAX])
     }
     freeifaddrs(list);
     return ok;
+}
+
+size_t hvi_reach_all(char (*out)[HVI_ADDR_MAX], size_t max)
+{
+    struct ifaddrs *list = NULL;
+    size_t n = 0;
+
+    if (getifaddrs(&list) != 0)
+        return 0;
+    for (const struct ifaddrs *i = list; i != NULL && n < max; i = i->ifa_next)
+        if (i->ifa_addr != NULL && (i->ifa_flags & IFF_UP) != 0 &&
+            !loopback(i->ifa_addr) && !link_local(i->ifa_addr) &&
+            numeric(i->ifa_addr, out[n]))
+            n++;
+    freeifaddrs(list);
+    return n;
+}
+
+static bool can_listen(const struct addrinfo *a)
+{
+    int one = 1;
+    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok = fd >= 0 &&
+              setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
+              bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 1) == 0;
+
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+int hvi_reach_port(const char *address, int first, int last)
+{
+    for (int port = first; port <= last; port++) {
+        struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                                 .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+        struct addrinfo *a = NULL;
+        char text[16];
+        bool ok;
+
+        snprintf(text, sizeof text, "%d", port);
+        if (getaddrinfo(address, text, &hints, &a) != 0)
+            return 0;
+        ok = can_listen(a);
+        freeaddrinfo(a);
+        if (ok)
+            return port;
+    }
+    return 0;
+}
+
+const char *hvi_reach_any(void)
+{
+    struct sockaddr_in6 any = {.sin6_family = AF_INET6};
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int no = 0;
+    bool ok = fd >= 0 &&
+              setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) == 0 &&
+              bind(fd, (struct sockaddr *)&any, sizeof any) == 0;
+
+    if (fd >= 0)
+        close(fd);
+    return ok ? "::" : "0.0.0.0";
 }
 
 void hvi_reach_endpoint(const char *address, int port, char *out, size_t cap)

@@ -323,6 +323,11 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
     msg.grace_ms = (uint32_t)s->opts->grace_ms;
     msg.stdin_rank = s->opts->stdin_rank;
     msg.tty_output = s->tty;
+    if (s->plan->host[host].remote) {
+        msg.other_endpoints = (char **)(uintptr_t)s->others;
+        msg.n_other_endpoints = s->nothers;
+        msg.try_ssh = s->try_ssh;
+    }
     rc = hvi_msg_put(out, HVI_MSG_JOB_SPEC, &msg);
     if (rc == HVD_ELIMIT)
         rc = say_limit(&msg, err);
@@ -411,7 +416,7 @@ enum hvd_status hvi_spec_coord(const struct hvi_spec *s, struct hvi_buf *out,
     msg.np = (uint32_t)np;
     msg.slots = list;
     msg.n_slots = np;
-    msg.listen = (char *)(uintptr_t)s->endpoint;
+    msg.listen = (char *)(uintptr_t)(s->listen != NULL ? s->listen : s->endpoint);
     rc = hvi_msg_put(out, HVI_MSG_COORD_CONFIG, &msg);
     if (rc != HVD_OK)
         rc = hvi_fail(err, rc, "%s", hvi_status_text(rc));

@@ -17,6 +17,10 @@ struct hvi_spec {
     const uint8_t *key;    /* [HVI_KEY_BYTES] */
     const uint8_t *job_id; /* [HVI_JOB_ID_BYTES] */
     const char *endpoint;  /* the coordinator's */
+    const char *listen;    /* for the coordinator itself; NULL: endpoint */
+    char *const *others;   /* [nothers] further endpoints, for remote hosts */
+    size_t nothers;
+    bool try_ssh; /* remote hosts first try the address that their ssh came from */
     const char *cwd;
     char **environ; /* hvdrun's own */
     int master_port;

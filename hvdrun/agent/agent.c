@@ -37,6 +37,7 @@
 #endif
 
 #define STRAYS_MS 200 /* for descendants that left their process group to be gone */
+#define ENDPOINTS_MAX 12
 #define LEAVE_MS 3000 /* after the lease: to tell hvdrun, if it is there after all */
 #define LINGER_MS                                                                      \
     250 /* how long a descendant may hold an ended worker's output, twice */
@@ -46,7 +47,9 @@
 struct agent {
     uv_loop_t loop;
     struct hvi_chan chan;
-    struct hvi_agent_link link;
+    struct hvi_agent_link link[ENDPOINTS_MAX]; /* one a try */
+    char *endpoint[ENDPOINTS_MAX]; /* of the coordinator, in the order of the tries */
+    int nendpoints, at;            /* at: the one that is used */
     struct hvi_keeper *keeper;
     uv_poll_t keeper_poll;
     uv_signal_t sigchld;
@@ -58,6 +61,7 @@ struct agent {
     /* the job */
     char **argv;
     char *cwd, *host, *coordinator;
+    uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     struct hvi_jobenv env;
     struct hvi_rank *ranks;
     int nranks, nexited, nended; /* ended: exited and all output sent */
@@ -86,7 +90,7 @@ static void close_all(struct agent *a)
     if (!a->handles_open)
         return;
     a->handles_open = false;
-    hvi_link_close(&a->link);
+    hvi_link_close(&a->link[a->at]);
     hvi_chan_close(&a->chan);
     uv_close((uv_handle_t *)&a->keeper_poll, NULL);
     uv_close((uv_handle_t *)&a->sigchld, NULL);
@@ -226,7 +230,7 @@ static void on_exited(struct hvi_rank *r)
     msg.rank = r->rank;
     msg.pid = r->pid;
     msg.wait_status = r->wait_status;
-    hvi_link_send(&a->link, HVI_MSG_RANK_EXITED, &msg);
+    hvi_link_send(&a->link[a->at], HVI_MSG_RANK_EXITED, &msg);
     if (r->open_streams == 0)
         ended_one(a);
     else if (!uv_is_active((uv_handle_t *)&a->linger_timer))
@@ -270,7 +274,7 @@ static void report_started(struct agent *a, const struct hvi_rank *r)
 
     msg.rank = r->rank;
     msg.pid = r->pid;
-    hvi_link_send(&a->link, HVI_MSG_RANK_STARTED, &msg);
+    hvi_link_send(&a->link[a->at], HVI_MSG_RANK_STARTED, &msg);
 }
 
 /* A rank that could not be forked: the others go, the job is over. */
@@ -336,8 +340,9 @@ static void link_up(void *data)
     hello.version = (char *)HVI_VERSION;
     hello.host = a->host;
     hello.pid = getpid();
-    hvi_link_send(&a->link, HVI_MSG_AGENT_HELLO, &hello);
-    if (!a->launched)
+    hvi_link_send(&a->link[a->at], HVI_MSG_AGENT_HELLO, &hello);
+    if (!a->launched &&
+        hvi_jobenv_set(&a->env, "HVD_COORDINATOR", a->endpoint[a->at]) == HVD_OK)
         launch(a);
 }
 
@@ -371,7 +376,7 @@ static void answer_probe(struct agent *a, const Hvi__ProcProbe *q)
     msg.n_ranks = msg.n_states = q->n_ranks;
     msg.ranks = q->ranks;
     msg.states = states;
-    hvi_link_send(&a->link, HVI_MSG_PROC_STATE, &msg);
+    hvi_link_send(&a->link[a->at], HVI_MSG_PROC_STATE, &msg);
     free(states);
 }
 
@@ -398,13 +403,23 @@ static void leave_cb(uv_timer_t *t)
     close_all(a);
 }
 
+static enum hvd_status open_link(struct agent *a, struct hvi_err *err);
+
 static void link_down(void *data, bool lease, const char *why)
 {
     struct agent *a = data;
     char text[HVD_ERROR_TEXT_MAX + 64];
+    struct hvi_err err = {""};
 
     if (a->nexited == a->nranks && a->launched)
         return;
+    if (!a->launched && !a->stopping && a->at + 1 < a->nendpoints) {
+        hvi_log_info("agent", "%s: %s", a->endpoint[a->at], why);
+        a->at++;
+        if (open_link(a, &err) == HVD_OK)
+            return;
+        why = err.text;
+    }
     if (a->launched || strncmp(a->coordinator, "tcp:", 4) != 0)
         snprintf(text, sizeof text, "%s the coordinator: %s",
                  a->launched ? "lost" : "cannot reach", why);
@@ -482,8 +497,6 @@ static enum hvd_status put_place(struct agent *a, const Hvi__JobSpec *s,
         rc = hvi_jobenv_set(&a->env, "OMP_NUM_THREADS", cores);
     }
     if (rc == HVD_OK)
-        rc = hvi_jobenv_set(&a->env, "HVD_COORDINATOR", s->coordinator);
-    if (rc == HVD_OK)
         rc = hvi_jobenv_set(&a->env, "HVD_KEY_FILE", key_path);
     if (rc == HVD_OK)
         rc = hvi_jobenv_set(&a->env, "HVD_RUNTIME_DIR", a->rundir);
@@ -508,6 +521,51 @@ static enum hvd_status take_ranks(struct agent *a, const Hvi__JobSpec *s)
     return HVD_OK;
 }
 
+/* The address that our ssh came from leads back, where it is no way through a third
+ * host. Loopback: hvdrun's ssh did not leave its machine, or came by a tunnel. */
+static char *ssh_endpoint(const char *coordinator)
+{
+    const char *ssh = getenv("SSH_CONNECTION");
+    const char *port = strrchr(coordinator, ':');
+    char address[64];
+    char *text = NULL;
+    bool v6;
+
+    if (ssh == NULL || port == NULL)
+        return NULL;
+    snprintf(address, sizeof address, "%.*s", (int)strcspn(ssh, " "), ssh);
+    v6 = strchr(address, ':') != NULL;
+    if (strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0 ||
+        strchr(address, '%') != NULL)
+        return NULL;
+    if (asprintf(&text, "tcp:%s%s%s%s", v6 ? "[" : "", address, v6 ? "]" : "", port) <
+        0)
+        return NULL;
+    return text;
+}
+
+/* Takes text. */
+static void add_endpoint(struct agent *a, char *text)
+{
+    bool known = text == NULL || a->nendpoints == ENDPOINTS_MAX;
+
+    for (int i = 0; i < a->nendpoints && !known; i++)
+        known = strcmp(a->endpoint[i], text) == 0;
+    if (known)
+        free(text);
+    else
+        a->endpoint[a->nendpoints++] = text;
+}
+
+static void take_endpoints(struct agent *a, const Hvi__JobSpec *s)
+{
+    if (s->try_ssh)
+        add_endpoint(a, ssh_endpoint(s->coordinator));
+    add_endpoint(a, strdup(s->coordinator));
+    for (size_t i = 0; i < s->n_other_endpoints; i++)
+        add_endpoint(a, strdup(s->other_endpoints[i]));
+}
+
 static enum hvd_status take_spec(struct agent *a, const Hvi__JobSpec *s,
                                  struct hvi_err *err)
 {
@@ -519,6 +577,9 @@ static enum hvd_status take_spec(struct agent *a, const Hvi__JobSpec *s,
     a->stdin_rank = s->stdin_rank;
     a->cwd = dup_bytes(&s->cwd);
     a->host = strdup(s->host);
+    memcpy(a->key, s->key.data, sizeof a->key);
+    memcpy(a->job_id, s->job_id.data, sizeof a->job_id);
+    take_endpoints(a, s);
     a->coordinator = strdup(s->coordinator);
     a->argv = calloc(s->n_argv + 1, sizeof *a->argv);
     if (a->cwd == NULL || a->host == NULL || a->coordinator == NULL || a->argv == NULL)
@@ -547,7 +608,7 @@ static void set_lease(struct agent *a)
     if (text != NULL && text[0] != '\0' &&
         hvi_parse_int(HVI_LEASE_ENV, text, HVI_LEASE_MIN_S, HVI_LEASE_MAX_S, &seconds,
                       NULL) == HVD_OK)
-        hvi_link_set_lease(&a->link, seconds * 1000);
+        hvi_link_set_lease(&a->link[a->at], seconds * 1000);
 }
 
 /* Of each rank: two pipes, a pidfd and, until it has begun, the pipe that tells how. */
@@ -565,6 +626,19 @@ static enum hvd_status check_limits(const struct agent *a, struct hvi_err *err)
     return hvi_limits_fds(need, whom, err);
 }
 
+static enum hvd_status open_link(struct agent *a, struct hvi_err *err)
+{
+    enum hvd_status rc;
+
+    do /* one that the system refuses at once is no way either */
+        rc = hvi_link_open(&a->link[a->at], &a->loop, a->endpoint[a->at], a->key,
+                           a->job_id, &link_ops, a, err);
+    while (rc != HVD_OK && a->at + 1 < a->nendpoints && ++a->at > 0);
+    if (rc == HVD_OK)
+        set_lease(a);
+    return rc;
+}
+
 static void on_spec(struct agent *a, const Hvi__JobSpec *s)
 {
     struct hvi_err err = {""};
@@ -576,12 +650,9 @@ static void on_spec(struct agent *a, const Hvi__JobSpec *s)
     if (rc == HVD_OK && a->stopping)
         stop_ranks(a, 0);
     else if (rc == HVD_OK)
-        rc = hvi_link_open(&a->link, &a->loop, s->coordinator, s->key.data,
-                           s->job_id.data, &link_ops, a, &err);
-    if (rc == HVD_OK) {
-        set_lease(a);
+        rc = open_link(a, &err);
+    if (rc == HVD_OK)
         return;
-    }
     send_error(a, rc, err.text);
     stop_ranks(a, 0);
 }
@@ -707,7 +778,10 @@ static void free_agent(struct agent *a)
     free(a->host);
     free(a->coordinator);
     hvi_jobenv_fini(&a->env);
-    hvi_link_fini(&a->link);
+    for (int i = 0; i < ENDPOINTS_MAX; i++) {
+        hvi_link_fini(&a->link[i]);
+        free(a->endpoint[i]);
+    }
     hvi_chan_fini(&a->chan);
     if (a->cgroup_fd >= 0)
         close(a->cgroup_fd);

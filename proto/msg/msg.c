@@ -40,6 +40,7 @@ static const struct {
     {&hvi__peer__descriptor, 5, HVI_ADDRS_MAX},
     {&hvi__job_spec__descriptor, 6, HVI_ARGV_MAX},
     {&hvi__job_spec__descriptor, 8, HVI_ENV_MAX},
+    {&hvi__job_spec__descriptor, 13, HVI_ADDRS_MAX},
     {&hvi__rank_spec__descriptor, 3, HVI_RANK_ENV_MAX},
 };
 

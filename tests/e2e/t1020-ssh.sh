@@ -202,6 +202,14 @@ wait $hvdrun 2>/dev/null
 await 3 "the end of all ranks" nobody_carries SSH_RUN $$
 echo "ok the death of hvdrun leaves no rank"
 
+run hvdrun -np 3 --start-timeout 1.5 -H host1,slow1,slow2 true
+expect_status 125
+expect_within 5000
+expect_line err '^hvdrun: not all ranks started within 1\.5 s \(--start-timeout\): slow1 \(logging in and starting hvd-agent\), slow2 \(logging in'
+[ "$(wc -l <err)" = 1 ] || die "not one line"
+echo "ok the start timeout names hosts and step"
+
+rm -f calls
 (hvdrun -np 2 -H host1,slow1 true >out 2>err; echo $? >status) &
 job=$!
 await 5 "the slow ssh" grep -qs 'slow1.*--stdin' calls

@@ -93,6 +93,42 @@ static enum hvd_status open_unix(struct hvi_listener *l, struct hvi_err *err)
     return HVD_OK;
 }
 
+static void set_port(struct sockaddr *sa, int port)
+{
+    if (sa->sa_family == AF_INET)
+        ((struct sockaddr_in *)(void *)sa)->sin_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in6 *)(void *)sa)->sin6_port = htons((uint16_t)port);
+}
+
+/* HVD_PORT_RANGE: "N-M"; not set: any port. Whoever asks for a range has a firewall:
+ * there is no other port to fall back on. */
+static enum hvd_status bind_in_range(int fd, struct sockaddr *sa, socklen_t n,
+                                     struct hvi_err *err)
+{
+    const char *text = hvi_env("PORT_RANGE");
+    int first = 0;
+    int last = 0;
+    int got = text != NULL ? sscanf(text, "%d-%d", &first, &last) : 0;
+
+    last = got == 1 ? first : last;
+    if (text != NULL && (got < 1 || first < 1 || last < first || last > 65535))
+        return hvi_fail(err, HVD_EINVAL, "HVD_PORT_RANGE: '%.40s' is not N-M", text);
+    for (int port = first; port <= last; port++) {
+        set_port(sa, port);
+        if (bind(fd, sa, n) == 0)
+            return HVD_OK;
+        if (errno != EADDRINUSE)
+            break;
+    }
+    if (text != NULL && errno == EADDRINUSE)
+        return hvi_fail(err, HVD_EIO,
+                        "HVD_PORT_RANGE: all ports of %.40s are taken; each rank of a "
+                        "host needs one",
+                        text);
+    return hvi_fail(err, HVD_EIO, "cannot listen for peers: %s", strerror(errno));
+}
+
 static enum hvd_status open_tcp(struct hvi_listener *l, int near_fd,
                                 struct hvi_err *err)
 {
@@ -101,6 +137,7 @@ static enum hvd_status open_tcp(struct hvi_listener *l, int near_fd,
     struct sockaddr_in loop = {.sin_family = AF_INET,
                                .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
     char port[16];
+    enum hvd_status rc;
 
     memset(&sa, 0, sizeof sa);
     if (near_fd < 0 || getsockname(near_fd, (struct sockaddr *)&sa, &n) != 0 ||
@@ -108,15 +145,13 @@ static enum hvd_status open_tcp(struct hvi_listener *l, int near_fd,
         memcpy(&sa, &loop, sizeof loop);
         n = sizeof loop;
     }
-    if (sa.ss_family == AF_INET)
-        ((struct sockaddr_in *)&sa)->sin_port = 0;
-    else
-        ((struct sockaddr_in6 *)&sa)->sin6_port = 0;
     l->tcp_fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (l->tcp_fd < 0)
         return no_socket(err);
-    if (bind(l->tcp_fd, (struct sockaddr *)&sa, n) != 0 ||
-        listen(l->tcp_fd, SOMAXCONN) != 0 ||
+    rc = bind_in_range(l->tcp_fd, (struct sockaddr *)&sa, n, err);
+    if (rc != HVD_OK)
+        return rc;
+    if (listen(l->tcp_fd, SOMAXCONN) != 0 ||
         getsockname(l->tcp_fd, (struct sockaddr *)&sa, &n) != 0 ||
         getnameinfo((struct sockaddr *)&sa, n, l->addr, sizeof l->addr, port,
                     sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
