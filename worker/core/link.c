@@ -27,7 +27,6 @@
 #include "worker/core/timeline.h"
 
 #define READ_CHUNK (64 * 1024)
-#define LEASE_S 15      /* of hosts; HVD_LEASE_SECONDS */
 #define LEASE_EXTRA_S 5 /* an agent knows better, and earlier, that the link is dead */
 
 /* ---- connecting ------------------------------------------------------------------ */
@@ -67,8 +66,9 @@ enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
     struct hvi_hs_client hs;
     uint8_t hello[HVI_HELLO_BYTES];
     uint8_t reply[HVI_HELLO_BYTES];
-    int64_t lease_s = LEASE_S;
-    enum hvd_status rc = hvi_env_int("LEASE_SECONDS", LEASE_S, 1, 86400, &lease_s, err);
+    int64_t lease_s = HVI_LEASE_DEFAULT_S;
+    enum hvd_status rc = hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S,
+                                     HVI_LEASE_MIN_S, HVI_LEASE_MAX_S, &lease_s, err);
 
     if (rc != HVD_OK)
         return rc;
