@@ -95,7 +95,6 @@ hosts_up() {
         echo "127.0.0.1 localhost"
         for i in $(seq "$n"); do echo "$HOSTS_NET.$i host$i"; done
     } >"$HOSTS_STATE/hosts"
-    : >"$HOSTS_STATE/empty"
     : >"$HOSTS_STATE/resolv.conf" # no name server: questions fail at once
     echo "Only for those who are allowed to." >"$HOSTS_STATE/banner"
     ssh-keygen -q -t ed25519 -N '' -f "$HOSTS_STATE/id"
