@@ -145,9 +145,11 @@ struct hvd_tensor {
     void *data;          /* NULL allowed when it has no elements */
     const int64_t *dims; /* [ndim], copied by the callee */
     int32_t ndim;
-    int32_t dtype;     /* enum hvd_dtype */
-    int32_t device;    /* enum hvd_device_type */
-    int32_t device_id; /* GPU ordinal; 0 on CPU */
+    int32_t dtype;  /* enum hvd_dtype */
+    int32_t device; /* enum hvd_device_type */
+    int32_t
+        device_id; /* GPU ordinal among the visible ones; 0 on CPU. A rank uses one GPU
+                        * in a membership: that of its first GPU tensor */
 };
 
 /** Handles are (generation << 32 | slot); 0 is never a handle; stale ones fail. */
@@ -390,6 +392,11 @@ HVD_API enum hvd_status hvd_join(int32_t *out_last_rank);
  *  hvd_free (while an operation uses it: at that operation's end). NULL: no memory. */
 HVD_API void *hvd_alloc(size_t size_bytes);
 HVD_API void hvd_free(void *data);
+
+/** What GPU tensors would use, in words: driver, GPUs, NCCL and where it was found, or what
+ *  is missing; at most cap bytes with the NUL. Loads driver and NCCL: not for a program
+ *  before its framework has. Works without hvd_init. */
+HVD_API enum hvd_status hvd_gpu_info(char *buf, size_t cap);
 
 HVD_API const char *hvd_last_error(void); /* this thread's, "" if none; never NULL */
 HVD_API const char *hvd_strerror(enum hvd_status status);
