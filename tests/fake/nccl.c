@@ -345,13 +345,16 @@ static bool run_mail(struct bundle *b)
 
     while (left) {
         bool moved = false;
+        bool busy[2][RANKS] = {{false}}; /* those to one peer go one after another */
 
         left = false;
         for (struct op *op = b->ops; op != NULL; op = op->next) {
             if (op->kind != SEND && op->kind != RECV)
                 continue;
-            if (op->done < op->count * hvi_dtype_size(dtype_of(op->type))) {
+            if (op->done < op->count * hvi_dtype_size(dtype_of(op->type)) &&
+                !busy[op->kind == SEND][op->root]) {
                 left = true;
+                busy[op->kind == SEND][op->root] = true;
                 moved |= move_mail(c, op);
             }
         }
@@ -404,6 +407,17 @@ static void *launch_later(void *arg)
     return NULL;
 }
 
+/* As on a GPU: noticed while the kernel runs, not by the call. */
+static void *fail_later(void *arg)
+{
+    struct ncclComm *c = arg;
+
+    nap_us(100000);
+    snprintf(c->last, sizeof c->last, "fake: NET/IB: got completion with error 12");
+    atomic_store(&c->state, HVI_NCCL_SYSTEM);
+    return NULL;
+}
+
 static int launch(struct bundle *b)
 {
     struct ncclComm *c = b->comm;
@@ -412,9 +426,10 @@ static int launch(struct bundle *b)
 
     b->hang = fault(c, "hang", k);
     if (fault(c, "async", k)) {
-        snprintf(c->last, sizeof c->last, "fake: NET/IB: got completion with error 12");
-        atomic_store(&c->state, HVI_NCCL_SYSTEM);
         b->hang = true;
+        if (pthread_create(&thread, NULL, fail_later, c) != 0)
+            die("no thread");
+        pthread_detach(thread);
     }
     if (number_of("FAKE_NCCL_SLOW_MS", 0) == 0)
         return cuLaunchHostFunc(b->stream, run_bundle, b) == 0

@@ -390,7 +390,8 @@ static bool refusal(const struct hvi_ctx *c, enum hvd_status rc)
 {
     if (rc == HVD_EUNSUPPORTED || rc == HVD_EINVAL)
         return true;
-    return c->x.group.done != NULL && (rc == HVD_EVERSION || rc == HVD_ENOMEM);
+    return c->x.group.done != NULL &&
+           (rc == HVD_EVERSION || rc == HVD_ENOMEM || rc == HVD_EMISMATCH);
 }
 
 enum step { STEP_IDLE, STEP_MOVED, STEP_WAIT };

@@ -180,6 +180,10 @@ static enum hvd_status judge_versions(struct hvi_gpu *p)
             return hvi_fail(&p->group_err, (enum hvd_status)card->status,
                             "rank %d (%.60s): %.199s", c->members[i], card->host,
                             card->text);
+        if (card->wire != p->cards[0].wire)
+            return hvi_fail(&p->group_err, HVD_EMISMATCH,
+                            "HVD_GPU_COMPRESSION differs on ranks %d and %d",
+                            c->members[0], c->members[i]);
         if (card->version / 100 != p->cards[0].version / 100)
             return hvi_fail(
                 &p->group_err, HVD_EVERSION,

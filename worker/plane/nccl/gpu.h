@@ -60,6 +60,7 @@ struct hvi_card {
     int32_t version; /* of NCCL; 0: status says why */
     int32_t status;
     uint32_t stage, device; /* stage: enum of reasons below */
+    uint32_t wire;          /* enum hvd_dtype that f32 travels as, 0: as it is */
     uint8_t split[8];       /* bit i: static set i has no communicator here */
     char text[200];
 };
@@ -84,6 +85,7 @@ struct hvi_gpu {
     uint64_t buffer; /* fusion buffer, buffer_bytes */
     size_t buffer_bytes;
     int64_t timeout_ms; /* of one launch; 0: none */
+    int64_t abort_ms;
 
     /* the running group; whoever runs groups */
     const struct hvi_group *g;

@@ -21,6 +21,10 @@ struct hvi_nccl_setup {
     const int32_t *const *set_ranks;
     const int32_t *set_sizes;
     int32_t nsets;
+    size_t
+        buffer_bytes;   /* of the fusion buffer; 0: as in real jobs (tests take less) */
+    int64_t timeout_ms; /* of a launch; 0: HVD_NCCL_TIMEOUT_SECONDS */
+    int64_t abort_ms;   /* what an abort may take; 0: 10 s */
     /** Called once, from any thread, when this rank finds the plane broken (not for
      *  abort). */
     void (*broken)(void *arg, enum hvd_status status, const char *text);

@@ -54,13 +54,15 @@ static bool add_part(struct hvi_nccl_plan *plan, int32_t piece, int64_t first,
 
 /* Packed parts first, so that they are one range; then places for the others. */
 static void place_round(struct hvi_nccl_plan *plan, struct hvi_round *r,
-                        uint32_t elem_size, bool cast)
+                        uint32_t elem_size, bool cast, size_t buffer_bytes)
 {
+    size_t most =
+        buffer_bytes / 4 < HVI_DIRECT_BYTES ? buffer_bytes / 4 : HVI_DIRECT_BYTES;
     size_t at = 0;
 
     for (int32_t i = 0; i < r->nparts; i++) {
         struct hvi_part *p = &plan->parts[r->first_part + i];
-        bool large = (size_t)p->count * elem_size >= HVI_DIRECT_BYTES;
+        bool large = (size_t)p->count * elem_size >= most;
 
         p->packed = cast || (!large && r->nparts > 1);
         if (!p->packed)
@@ -122,7 +124,7 @@ enum hvd_status hvi_nccl_plan(struct hvi_nccl_plan *plan,
         }
     }
     for (int32_t i = 0; i < plan->nrounds; i++)
-        place_round(plan, &plan->rounds[i], elem_size, cast);
+        place_round(plan, &plan->rounds[i], elem_size, cast, buffer_bytes);
     return HVD_OK;
 }
 

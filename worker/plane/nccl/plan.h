@@ -20,8 +20,9 @@
 
 #define HVI_FIRST_BYTES (1024 * 1024)
 #define HVI_ROUND_BYTES (25 * 1024 * 1024) /* the fusion buffer */
-#define HVI_DIRECT_BYTES (1024 * 1024)     /* parts from this size on are not packed */
-#define HVI_PART_ALIGN 16                  /* of parts in the buffer, bytes */
+#define HVI_DIRECT_BYTES                                                               \
+    (1024 * 1024) /* parts from this size, or a fourth of the buffer, are not packed */
+#define HVI_PART_ALIGN 16 /* of parts in the buffer, bytes */
 
 struct hvi_part {
     int32_t piece;

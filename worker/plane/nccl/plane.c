@@ -31,7 +31,8 @@
 #define TIMEOUT_S 600    /* of a launch that does not end; HVD_NCCL_TIMEOUT_SECONDS */
 #define POLL_FIRST_US 20 /* between two looks at what NCCL does in the background */
 #define POLL_LAST_US 2000
-#define DRAIN_MS 5000 /* free() waits that long for queued work */
+#define ABORT_MS 10000 /* an abort may take that long (reliability R6) */
+#define DRAIN_MS 5000  /* free() waits that long for queued work */
 
 static struct hvi_gpu *gpu_of(struct hvi_plane *p)
 {
@@ -422,6 +423,7 @@ static enum hvd_status setup_stage(struct hvi_gpu *p, struct hvi_err *err)
 {
     const struct hvi_cuda *cu = p->dev->cu;
     const char *wanted = hvi_env("GPU_PLANE");
+    const char *wire = hvi_env("GPU_COMPRESSION");
     int rc;
 
     if (wanted != NULL && strcmp(wanted, "host") == 0)
@@ -430,11 +432,19 @@ static enum hvd_status setup_stage(struct hvi_gpu *p, struct hvi_err *err)
              strcmp(wanted, "auto") != 0)
         return hvi_fail(err, HVD_EINVAL, "HVD_GPU_PLANE=%s: write nccl, host or auto",
                         wanted);
+    if (wire != NULL && strcmp(wire, "fp16") == 0)
+        p->card.wire = HVD_FLOAT16;
+    else if (wire != NULL && strcmp(wire, "bf16") == 0)
+        p->card.wire = HVD_BFLOAT16;
+    else if (wire != NULL && strcmp(wire, "none") != 0)
+        return hvi_fail(err, HVD_EINVAL,
+                        "HVD_GPU_COMPRESSION=%s: write fp16, bf16 or none", wire);
     if (p->dev->pack == NULL)
         p->card.stage |= HVI_STAGE_KERNEL;
     if (p->card.stage != 0)
         return HVD_OK;
-    p->buffer_bytes = HVI_ROUND_BYTES;
+    p->buffer_bytes =
+        p->setup.buffer_bytes > 0 ? p->setup.buffer_bytes : HVI_ROUND_BYTES;
     rc = cu->mem_alloc(&p->buffer, p->buffer_bytes);
     if (rc == HVI_CU_OUT_OF_MEMORY) {
         p->buffer = 0;
@@ -491,7 +501,8 @@ enum hvd_status hvi_nccl_new(const struct hvi_nccl_setup *setup, struct hvi_plan
     p->base = (struct hvi_plane){.ops = &gpu_ops, .rank = setup->rank};
     p->setup = *setup;
     p->dev = dev;
-    p->timeout_ms = seconds * 1000;
+    p->timeout_ms = setup->timeout_ms > 0 ? setup->timeout_ms : seconds * 1000;
+    p->abort_ms = setup->abort_ms > 0 ? setup->abort_ms : ABORT_MS;
     p->last = &p->first;
     atomic_store(&p->sync_state, 1);
     snprintf(p->host, sizeof p->host, "%s", setup->host != NULL ? setup->host : "?");

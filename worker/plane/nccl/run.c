@@ -48,6 +48,11 @@ void hvi_gpu_choose(struct hvi_gpu *p, const struct hvi_group *g)
 {
     p->cast = g->dtype == HVD_INT16 || g->dtype == HVD_UINT16;
     p->wtype = p->cast ? (uint32_t)HVD_INT32 : g->dtype;
+    if (p->card.wire != 0 && g->kind == HVD_ALLREDUCE && g->dtype == HVD_FLOAT32 &&
+        (g->reduce_op == HVD_SUM || g->reduce_op == HVD_AVERAGE)) {
+        p->cast = true;
+        p->wtype = p->card.wire;
+    }
     p->nccl_type = nccl_type(p->wtype);
     p->nccl_op = nccl_op(g->reduce_op, g->dtype);
     p->pre_pass = g->prescale != 1.0 || p->cast || g->dtype == HVD_BOOL;

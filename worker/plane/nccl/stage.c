@@ -118,6 +118,8 @@ enum hvd_status hvi_gpu_stage(struct hvi_gpu *p, struct hvi_err *err)
     enum hvd_status rc = reserve(p, err);
     char *at = p->stage_memory;
 
+    if (p->g->kind == HVD_REDUCESCATTER || in_place(p->g->kind))
+        hvi_group_alloc_all(p->g, &p->facts);
     for (int32_t i = 0; rc == HVD_OK && i < p->g->npieces; i++) {
         rc = hvi_gpu_await_piece(p, i, err);
         if (rc == HVD_OK)

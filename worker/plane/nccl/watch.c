@@ -6,7 +6,7 @@
  *
  * Happy path: push -> event -> done(HVD_OK). Failure: hvi_gpu_break notes why, tells the
  * owner, starts the aborts; the device then gives up its kernels, the events come, every
- * launch is done with the failure. An abort that hangs itself: ABORT_MS later the watch
+ * launch is done with the failure. An abort that hangs itself: abort_ms later the watch
  * thread completes the launches; what the device still does with their memory is undefined
  * then, and the text says so.
  */
@@ -25,10 +25,9 @@
 #include "proto/base/log.h"
 #include "worker/plane/nccl/gpu.h"
 
-#define WATCH_MS 50    /* between two looks at the communicators */
-#define ABORT_MS 10000 /* an abort may take that long (reliability R6) */
-#define STOP_MS 3000   /* free() waits that long for threads */
-#define API_WAIT_S 2   /* an abort waits that long for a call that is inside NCCL */
+#define WATCH_MS 50  /* between two looks at the communicators */
+#define STOP_MS 3000 /* free() waits that long for threads */
+#define API_WAIT_S 2 /* an abort waits that long for a call that is inside NCCL */
 
 static struct timespec in_ms(int64_t ms)
 {
@@ -219,7 +218,7 @@ static void watch_once(struct hvi_gpu *p)
     pthread_mutex_lock(&p->lock);
     late = atomic_load(&p->broken) == 0 && too_long(p, &err);
     hopeless = atomic_load(&p->broken) != 0 && p->first != NULL &&
-               hvi_now_ms() - p->broken_ms > ABORT_MS;
+               hvi_now_ms() - p->broken_ms > p->abort_ms;
     pthread_mutex_unlock(&p->lock);
     if (late)
         hvi_gpu_break(p, HVD_ETIMEDOUT, true, err.text);
