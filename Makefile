@@ -120,7 +120,7 @@ $(B)/lib/pkgconfig/hvd.pc: worker/hvd.pc.in Makefile
 
 # an example may have a folder of further sources: name them and its libraries here
 $(B)/examples/train_mnist: $(wildcard worker/examples/mnist/*.[ch])
-$(B)/examples/train_mnist: EXAMPLE_LIBS := -lz
+$(B)/examples/train_mnist: EXAMPLE_LIBS := -lz -ldl
 $(B)/examples/%: worker/examples/%.c $(SO)
 	$(call say,CC,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(filter-out -fvisibility=hidden -MMD -MP,$(CFLAGS_ALL)) -O3 $(filter %.c,$^) -o $@ \
@@ -144,7 +144,7 @@ unit: $(UNIT_BIN) fakes
 # has no newer entries
 FAKE := $(B)/tests/fake
 FAKE_OBJ := $(call obj,$(filter worker/plane/reduce/% proto/base/%,$(LIB_SRC)))
-FAKE_CC = $(CC) $(filter-out $(WARN),$(CFLAGS_ALL)) -Wall -Wextra -shared -Wl,-z,defs
+FAKE_CC = $(CC) $(filter-out $(WARN),$(CFLAGS_ALL)) -Wall -Wextra -shared $(if $(SAN),,-Wl,-z,defs)
 $(FAKE)/libcuda.so.1 $(FAKE)/old/libcuda.so.1: tests/fake/cuda.c
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(FAKE_CC) $(if $(findstring /old/,$@),-DFAKE_OLD) -Wl,-soname,libcuda.so.1 -o $@ $< -MF $@.d
