@@ -33,7 +33,7 @@ PACK_FN uint16_t pack_narrow_f16(float f)
 {
     return half_narrow_f16(f);
 }
-#include "worker/plane/nccl/kernels/pack_body.h"
+#include "worker/plane/nccl/kernels/pack_body.inc"
 
 #define EXPORT __attribute__((visibility("default")))
 enum {
@@ -85,8 +85,10 @@ static struct memory {
     bool freed;
 } * memories;
 static size_t in_use;
-static _Thread_local struct context *stack[16];
-static _Thread_local int depth;
+/* initial-exec: the loader frees other kinds behind a detached thread's back */
+#define THREAD_OWN _Thread_local __attribute__((tls_model("initial-exec")))
+static THREAD_OWN struct context *stack[16];
+static THREAD_OWN int depth;
 static uint64_t host_syncs;
 
 static long number_of(const char *name, long fallback)

@@ -77,9 +77,10 @@ struct bundle {
     bool hang;
 };
 
-static _Thread_local int depth;
-static _Thread_local struct bundle *pending[16];
-static _Thread_local int npending;
+#define THREAD_OWN _Thread_local __attribute__((tls_model("initial-exec")))
+static THREAD_OWN int depth;
+static THREAD_OWN struct bundle *pending[16];
+static THREAD_OWN int npending;
 static const char *global_error = "";
 
 static long number_of(const char *name, long fallback)

@@ -19,6 +19,7 @@
     X(get, cuMemcpyDtoHAsync_v2, (void *, uint64_t, size_t, void *))
 
 static struct driver {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration */
 #define MEMBER(member, symbol, arguments) int(*member) arguments;
     DRIVER(MEMBER)
 } cu;

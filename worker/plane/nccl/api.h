@@ -88,6 +88,7 @@ enum hvi_cu {
     X(ctx_wait, cuCtxWaitEvent, (struct CUctx_st *, struct CUevent_st *))
 
 struct hvi_cuda {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration */
 #define HVI_MEMBER_(member, symbol, arguments) int(*member) arguments;
     HVI_CUDA_NEEDED(HVI_MEMBER_)
     HVI_CUDA_OPTIONAL(HVI_MEMBER_)
@@ -186,6 +187,7 @@ struct hvi_nccl_config {
     X(comm_deregister, ncclCommDeregister, int, (struct ncclComm *, void *))
 
 struct hvi_nccl_api {
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration */
 #define HVI_NCCL_MEMBER_(member, symbol, type, arguments) type(*member) arguments;
     HVI_NCCL_NEEDED(HVI_NCCL_MEMBER_)
     HVI_NCCL_OPTIONAL(HVI_NCCL_MEMBER_)

@@ -2,7 +2,7 @@
  * The one device kernel: a batch of copies, each with cast and scale, in one launch
  * whatever the number of tensors. It fills the fusion buffer (pack), empties it (unpack)
  * and scales in place. The body is plain C that nvcc compiles for the device and the
- * tests for the CPU (kernels/pack_body.h).
+ * tests for the CPU (kernels/pack_body.inc).
  *
  * An item is cut into tiles of HVI_PACK_TILE elements; a block of HVI_PACK_THREADS
  * threads takes tiles in a grid-wide stride and finds the item of a tile by bisection.

@@ -6,6 +6,13 @@
 #include "worker/plane/nccl/api.h"
 #include "worker/plane/nccl/device.h"
 
+/* What is loaded stays: every test wants a process of its own, which plain.h has not. */
+#ifdef HVI_PLAIN_TESTS
+#define FRESH_PROCESS() cr_skip_test("needs a process of its own")
+#else
+#define FRESH_PROCESS() (void)0
+#endif
+
 Test(load, the_loaded_copies_are_taken, .timeout = 10)
 {
     const struct hvi_cuda *cu = NULL;
@@ -28,6 +35,7 @@ Test(load, an_old_driver_only_lacks_the_newer_entries, .timeout = 10)
     const struct hvi_cuda *cu = NULL;
     struct hvi_err err = {{0}};
 
+    FRESH_PROCESS();
     cr_assert(load_fakes("old/"));
     cr_assert_eq(hvi_cuda_get(&cu, &err), HVD_OK, "%s", err.text);
     cr_assert_null(cu->ctx_record);
@@ -39,6 +47,7 @@ Test(load, an_old_nccl_is_refused_with_its_version, .timeout = 10)
     const struct hvi_nccl_api *nccl = NULL;
     struct hvi_err err = {{0}};
 
+    FRESH_PROCESS();
     cr_assert(load_fakes("old/"));
     cr_assert_eq(hvi_nccl_get(&nccl, &err), HVD_EVERSION);
     cr_assert(strstr(err.text, "NCCL 2.16.2 at ") != NULL, "%s", err.text);
@@ -50,6 +59,7 @@ Test(load, a_missing_entry_is_named, .timeout = 10)
     const struct hvi_nccl_api *nccl = NULL;
     struct hvi_err err = {{0}};
 
+    FRESH_PROCESS();
     cr_assert(load_fakes("old/"));
     setenv("FAKE_NCCL_VERSION", "21800", 1);
     cr_assert_eq(hvi_nccl_get(&nccl, &err), HVD_EUNSUPPORTED);
@@ -61,6 +71,7 @@ Test(load, a_driver_that_does_not_start_is_told_and_asked_again, .timeout = 10)
     const struct hvi_cuda *cu = NULL;
     struct hvi_err err = {{0}};
 
+    FRESH_PROCESS();
     cr_assert(load_fakes(""));
     setenv("FAKE_CUDA_STATUS", "999", 1);
     cr_assert_eq(hvi_cuda_get(&cu, &err), HVD_EUNSUPPORTED);
@@ -75,6 +86,7 @@ Test(load, a_gpu_that_is_not_there_is_told_with_what_is, .timeout = 10)
     struct hvi_device *dev = NULL;
     struct hvi_err err = {{0}};
 
+    FRESH_PROCESS();
     cr_assert(load_fakes(""));
     setenv("CUDA_VISIBLE_DEVICES", "2,5", 1);
     cr_assert_eq(hvi_device_get(1, &dev, &err), HVD_OK, "%s", err.text);
@@ -89,6 +101,7 @@ Test(load, a_report_names_everything, .timeout = 10)
 {
     char text[512];
 
+    FRESH_PROCESS();
     cr_assert(load_fakes(""));
     setenv("FAKE_CUDA_DEVICES", "2", 1);
     hvi_device_report(text, sizeof(text));
@@ -107,6 +120,7 @@ Test(load, a_captured_stream_is_refused, .timeout = 10)
     struct hvd_ready ready = {HVD_READY_CUSTREAM, NULL};
     struct hvi_err err = {{0}};
 
+    FRESH_PROCESS();
     cr_assert(load_fakes(""));
     begin = (int (*)(void *, int))dlsym(RTLD_DEFAULT, "cuStreamBeginCapture_v2");
     cr_assert_eq(hvi_device_get(0, &dev, &err), HVD_OK);

@@ -18,7 +18,7 @@ PACK_FN uint16_t pack_narrow_f16(float f)
 {
     return half_narrow_f16(f);
 }
-#include "worker/plane/nccl/kernels/pack_body.h"
+#include "worker/plane/nccl/kernels/pack_body.inc"
 
 #define MOST (3 * HVI_PACK_TILE + 77)
 #define GUARD 0xa5

@@ -31,7 +31,7 @@ PACK_FN uint16_t pack_narrow_f16(float f)
     return h;
 }
 
-#include "pack_body.h"
+#include "pack_body.inc"
 
 extern "C" __global__ void __launch_bounds__(HVI_PACK_THREADS)
     hvd_pack(const struct hvi_pack_item *items, int32_t nitems, int64_t ntiles)
