@@ -105,9 +105,10 @@ static enum hvd_status check_sets(const struct hvd_config *config)
         for (int32_t k = 0; k < i; k++)
             if (config->set_sizes[k] == count &&
                 equal_sets(config->set_ranks[k], ranks, count))
-                return hvi_fail(&last, HVD_EDUPLICATE,
-                                "hvd_config: process sets %d and %d have the same ranks",
-                                k + 1, i + 1);
+                return hvi_fail(
+                    &last, HVD_EDUPLICATE,
+                    "hvd_config: process sets %d and %d have the same ranks", k + 1,
+                    i + 1);
     }
     return HVD_OK;
 }

@@ -937,6 +937,25 @@ static void run_small_slots(enum world_plane plane, enum world_how how, int n,
     world_free(&w);
 }
 
+static uint64_t dtypes_for(int n)
+{
+    return SLOW && n > 3 ? FEW_DTYPES : ALL_DTYPES;
+}
+
+#define TABLE(plane, PLANE, n)                                                         \
+    Test(table, plane##_##n##_ranks, .timeout = 90)                                    \
+    {                                                                                  \
+        run_small_slots(PLANE, WORLD_HOW, n, (struct table){.dtypes = dtypes_for(n)}); \
+    }
+#ifdef ONLY_NCCL /* tests/unit/plane/nccl/test_gpu_table.c */
+
+TABLE(nccl, WORLD_NCCL, 1)
+TABLE(nccl, WORLD_NCCL, 2)
+TABLE(nccl, WORLD_NCCL, 3)
+TABLE(nccl, WORLD_NCCL, 4)
+
+#else
+
 /* Allreduce again, with tensors that peers may read where they lie. */
 static void run_shared_table(struct rank *r, void *arg)
 {
@@ -963,25 +982,6 @@ static void run_shared(enum world_how how, int n, enum world_memory memory,
     world_run(&w, how, run_shared_table, &t, 75);
     world_free(&w);
 }
-
-static uint64_t dtypes_for(int n)
-{
-    return SLOW && n > 3 ? FEW_DTYPES : ALL_DTYPES;
-}
-
-#define TABLE(plane, PLANE, n)                                                         \
-    Test(table, plane##_##n##_ranks, .timeout = 90)                                    \
-    {                                                                                  \
-        run_small_slots(PLANE, WORLD_HOW, n, (struct table){.dtypes = dtypes_for(n)}); \
-    }
-#ifdef ONLY_NCCL /* tests/unit/plane/nccl/test_gpu_table.c */
-
-TABLE(nccl, WORLD_NCCL, 1)
-TABLE(nccl, WORLD_NCCL, 2)
-TABLE(nccl, WORLD_NCCL, 3)
-TABLE(nccl, WORLD_NCCL, 4)
-
-#else
 
 #define TABLES(n)                                                                      \
     TABLE(shm, WORLD_SHM, n) TABLE(tcp, WORLD_TCP, n) TABLE(hosts, WORLD_HOSTS, n)

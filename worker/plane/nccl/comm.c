@@ -251,7 +251,7 @@ static enum hvd_status poll_state(struct hvi_gpu *p, struct hvi_comm *c,
     pthread_mutex_unlock(&p->api);
     if (rc == HVD_OK && state == HVI_NCCL_IN_PROGRESS) {
         if (hvi_now_ms() - p->forming_ms > FORM_MS)
-            return hvi_fail(err, HVD_ETIMEDOUT,
+            return hvi_fail(err, HVD_EPEER,
                             "NCCL has not connected %d ranks in %d s (rank %d, %s)",
                             c->n, FORM_MS / 1000, p->base.rank, p->host);
         return HVD_INPROGRESS;

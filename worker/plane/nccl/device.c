@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "proto/base/hash.h"
 #include "proto/base/log.h"
@@ -30,6 +31,7 @@ static struct {
     pthread_mutex_t lock;
     struct hvi_device *devices;
     struct block *blocks; /* by address */
+    pid_t pid;            /* that uses the GPUs */
     _Atomic int nblocks;
 } g = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -153,6 +155,7 @@ static enum hvd_status make_device(const struct hvi_cuda *cu, int id,
     hvi_log_info("gpu", "device=%d name=%s bus=%s", id, dev->name, dev->bus);
     dev->next = g.devices;
     g.devices = dev;
+    g.pid = getpid();
     *out = dev;
     return HVD_OK;
 }
@@ -403,6 +406,14 @@ bool hvi_device_free(void *data)
 
     if (data == NULL || atomic_load(&g.nblocks) == 0)
         return false;
+    if (getpid() !=
+        g.pid) { /* a forked child cannot use the GPU, nor wait for the lock */
+        if (pthread_mutex_trylock(&g.lock) != 0)
+            return true;
+        HASH_FIND_PTR(g.blocks, &data, b);
+        pthread_mutex_unlock(&g.lock);
+        return b != NULL;
+    }
     pthread_mutex_lock(&g.lock);
     HASH_FIND_PTR(g.blocks, &data, b);
     if (b != NULL)

@@ -7,8 +7,9 @@
  * behind them and hands it to the completion thread. Nothing on the host waits for the
  * device.
  *
- * No limit is put on how many groups are queued: their order is fixed before they come
- * here, so holding one back would fuse nothing, and the stream guards the fusion buffer.
+ * No limit is put on how many groups are queued: the stream guards the fusion buffer, and a
+ * wait in mode ENQUEUED must not become a wait for the device. What is to be fused comes
+ * as one group (the bindings' buckets) or while the engine is busy.
  *
  * Failure paths: what all members see alike refuses the group; everything else breaks the
  * plane (watch.c), on this rank at once and on the others when the epoch closes.

@@ -631,7 +631,7 @@ enum hvd_status hvi_gpu_called(struct hvi_gpu *p, struct hvi_err *err)
         return rc;
     if (state == HVI_NCCL_IN_PROGRESS) {
         if (p->timeout_ms > 0 && hvi_now_ms() - p->forming_ms > p->timeout_ms)
-            return hvi_fail(err, HVD_ETIMEDOUT,
+            return hvi_fail(err, HVD_EPEER,
                             "NCCL has not taken a collective on rank %d (%s) in %lld s",
                             p->base.rank, p->host, (long long)(p->timeout_ms / 1000));
         return HVD_INPROGRESS;

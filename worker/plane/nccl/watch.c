@@ -181,7 +181,7 @@ static bool too_long(struct hvi_gpu *p, struct hvi_err *err)
 
     if (p->timeout_ms == 0 || p->first == NULL || waited < p->timeout_ms)
         return false;
-    hvi_fail(err, HVD_ETIMEDOUT,
+    hvi_fail(err, HVD_EPEER,
              "a collective on rank %d (%s, cuda:%d %s) has not ended for %lld s "
              "(HVD_NCCL_TIMEOUT_SECONDS): a rank or the network between GPUs hangs",
              p->base.rank, p->host, p->dev->id, p->dev->name,
@@ -221,7 +221,7 @@ static void watch_once(struct hvi_gpu *p)
                hvi_now_ms() - p->broken_ms > p->abort_ms;
     pthread_mutex_unlock(&p->lock);
     if (late)
-        hvi_gpu_break(p, HVD_ETIMEDOUT, true, err.text);
+        hvi_gpu_break(p, HVD_EPEER, true, err.text);
     else if (hopeless)
         give_up(p);
     else if (atomic_load(&p->broken) == 0 && look_at_comms(p, &err))

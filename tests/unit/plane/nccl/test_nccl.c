@@ -378,7 +378,7 @@ static void hang_body(struct rank *r, void *arg)
 
     (void)arg;
     rc = sums_until_failure(r, &err);
-    if (rc != HVD_ETIMEDOUT ||
+    if (rc != HVD_EPEER ||
         strstr(err.text, "has not ended for 0 s (HVD_NCCL_TIMEOUT_SECONDS)") == NULL)
         rank_fail(r, "%s: %s", hvi_status_name(rc), err.text);
 }
@@ -443,7 +443,7 @@ static void stuck_body(struct rank *r, void *arg)
         while (atomic_load(&late[i].done) == 0 && hvi_now_ms() < until_ms)
             world_sleep_1ms();
         if (i < 2 ? atomic_load(&late[i].done) != 1
-                  : atomic_load(&late[i].done) != HVD_ETIMEDOUT)
+                  : atomic_load(&late[i].done) != HVD_EPEER)
             rank_fail(r, "group %d: %d %s", i, atomic_load(&late[i].done),
                       late[i].text);
         if (i > 1 && strstr(late[i].text, "its memory may still be written") == NULL)
