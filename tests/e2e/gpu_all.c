@@ -83,6 +83,7 @@ static void steps(void)
     float *d[TENSORS], host[400];
     struct hvd_op ops[TENSORS];
     hvd_handle h[TENSORS];
+    char name[TENSORS][16];
     float want = 0;
 
     for (int i = 0; i < TENSORS; i++) {
@@ -95,8 +96,6 @@ static void steps(void)
     }
     for (int s = 0; s < STEPS; s++) {
         for (int i = 0; i < TENSORS; i++) {
-            char name[TENSORS][16];
-
             snprintf(name[i], 16, "grad%d", i);
             ops[i] = gpu_op(HVD_ALLREDUCE, name[i], d[i], d[i], &dims[i], 1, HVD_FLOAT32,
                             stream);

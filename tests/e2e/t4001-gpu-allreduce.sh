@@ -69,6 +69,7 @@ int main(void)
     }
     IS(hvd_feature("nccl") == 1 && hvd_feature("enabled:nccl") == 1);
     OK(hvd_shutdown());
+    free(host);
     printf("rank %d of %d fine\n", me, n);
     return 0;
 }

@@ -66,6 +66,7 @@ struct stream {
 };
 
 struct event {
+    struct event *next; /* of all ever made */
     pthread_mutex_t lock;
     pthread_cond_t cond;
     uint64_t recorded, done;
@@ -77,6 +78,7 @@ struct context {
 
 static struct context contexts[64];
 static struct stream *default_stream;
+static struct event *events;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct memory {
     struct memory *next;
@@ -261,6 +263,10 @@ EXPORT int cuEventCreate(void **out, unsigned flags)
     e = calloc(1, sizeof *e);
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->cond, NULL);
+    pthread_mutex_lock(&memory_lock);
+    e->next = events;
+    events = e;
+    pthread_mutex_unlock(&memory_lock);
     *out = e;
     return OK;
 }

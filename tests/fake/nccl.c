@@ -50,6 +50,7 @@ struct seg {
 };
 
 struct ncclComm {
+    struct ncclComm *next; /* of all ever made */
     struct seg *seg;
     char *slots;
     char path[64];
@@ -534,9 +535,22 @@ EXPORT int ncclGetUniqueId(struct hvi_nccl_id *out)
     return HVI_NCCL_SUCCESS;
 }
 
+/* Never freed, so that a late call is noticed; kept where a leak checker finds it. */
+static struct ncclComm *remember(struct ncclComm *c)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct ncclComm *all;
+
+    pthread_mutex_lock(&lock);
+    c->next = all;
+    all = c;
+    pthread_mutex_unlock(&lock);
+    return c;
+}
+
 static struct ncclComm *new_comm(int n, int me, const char *path)
 {
-    struct ncclComm *c = calloc(1, sizeof *c);
+    struct ncclComm *c = remember(calloc(1, sizeof *c));
 
     if (n < 1 || n > RANKS || me < 0 || me >= n)
         die("bad communicator size");
@@ -608,7 +622,7 @@ EXPORT int ncclCommSplit(struct ncclComm *parent, int color, int key,
     s->color = color;
     *out = NULL;
     if (color >= 0) {
-        s->made = *out = calloc(1, sizeof **out);
+        s->made = *out = remember(calloc(1, sizeof **out));
         atomic_store(&s->made->state, HVI_NCCL_IN_PROGRESS);
     }
     atomic_store(&parent->state, HVI_NCCL_IN_PROGRESS);

@@ -347,7 +347,8 @@ HVD_API enum hvd_status hvd_stream_wait(hvd_handle handle, void *custream);
  *  result; blocks until DONE where the driver cannot. CPU handles: HVD_OK. */
 HVD_API enum hvd_status hvd_ctx_wait(hvd_handle handle, void *cuctx);
 
-/** Result of a completed handle: shape, and pointer valid until hvd_release (or the
+/** Result of a completed handle (GPU tensors: already of an ENQUEUED one, after whose work
+ *  hvd_stream_wait() orders a stream): shape, and pointer valid until hvd_release (or the
  *  caller's own buffer). dims points into the handle. */
 HVD_API enum hvd_status hvd_result(hvd_handle handle, struct hvd_tensor *out);
 /** Take the library-owned result buffer, 64-byte aligned; free it with hvd_buffer_free(),

@@ -223,13 +223,12 @@ static enum hvd_status judge(struct hvi_gpu *p, struct hvi_err *err)
 static enum hvd_status begin_init(struct hvi_gpu *p, struct hvi_err *err)
 {
     struct hvi_nccl_config config = HVI_NCCL_CONFIG;
-    struct ncclComm *made = NULL;
     int rc;
 
     pthread_mutex_lock(&p->api);
-    rc = p->nccl->comm_init(&made, p->comm->n, p->id, p->g->me, &config);
+    rc = p->nccl->comm_init(&p->comm->made, p->comm->n, p->id, p->g->me, &config);
     pthread_mutex_lock(&p->lock);
-    p->comm->nccl = made;
+    p->comm->nccl = p->comm->made;
     pthread_mutex_unlock(&p->lock);
     pthread_mutex_unlock(&p->api);
     p->forming_ms = hvi_now_ms();
@@ -288,7 +287,6 @@ static bool in_set(const struct hvi_gpu *p, int32_t i)
 static enum hvd_status begin_split(struct hvi_gpu *p, int32_t i, struct hvi_err *err)
 {
     struct hvi_nccl_config config = HVI_NCCL_CONFIG;
-    struct ncclComm *made = NULL;
     enum hvd_status rc = HVD_OK;
     int nccl;
 
@@ -299,12 +297,13 @@ static enum hvd_status begin_split(struct hvi_gpu *p, int32_t i, struct hvi_err 
     if (rc != HVD_OK)
         return rc;
     pthread_mutex_lock(&p->api);
-    nccl = p->nccl->comm_split(p->all->nccl, p->splitting != NULL ? 0 : -1,
-                               p->base.rank, &made, &config);
-    pthread_mutex_lock(&p->lock);
-    if (p->splitting != NULL)
-        p->splitting->nccl = made;
-    pthread_mutex_unlock(&p->lock);
+    if (atomic_load(&p->broken) != 0) {
+        pthread_mutex_unlock(&p->api);
+        return HVD_EPEER;
+    }
+    nccl = p->nccl->comm_split(
+        p->all->nccl, p->splitting != NULL ? 0 : -1, p->base.rank,
+        p->splitting != NULL ? &p->splitting->made : &p->no_comm, &config);
     pthread_mutex_unlock(&p->api);
     p->forming_ms = hvi_now_ms();
     return hvi_gpu_nccl_check(p, nccl, p->all->nccl, "splitting the communicator", err);
@@ -323,8 +322,13 @@ static enum hvd_status split_step(struct hvi_gpu *p, struct hvi_err *err)
 
     if (p->split_at >= 0 && p->splitting != p->all) {
         rc = poll_state(p, p->all, err);
-        if (rc == HVD_OK && p->splitting != NULL)
+        if (rc == HVD_OK && p->splitting != NULL) {
+            pthread_mutex_lock(&p->lock);
+            if (atomic_load(&p->broken) == 0)
+                p->splitting->nccl = p->splitting->made;
+            pthread_mutex_unlock(&p->lock);
             rc = poll_state(p, p->splitting, err);
+        }
         if (rc != HVD_OK)
             return rc;
         if (p->splitting != NULL)

@@ -13,6 +13,7 @@ struct hvi_comm {
     int32_t n;
     int32_t *members;      /* [n], owned */
     struct ncclComm *nccl; /* NULL: staged, or aborted */
+    struct ncclComm *made; /* where a split puts it, maybe after the call */
     void *registered;      /* the fusion buffer, as NCCL knows it */
     bool formed, staged;
 };
@@ -95,6 +96,7 @@ struct hvi_gpu {
     struct hvi_comm *all; /* of all ranks, once formed */
     int32_t split_at;
     struct hvi_comm *splitting;
+    struct ncclComm *no_comm; /* of a split without this rank */
     int64_t forming_ms;
     uint32_t round_no; /* exchanges on the CPU plane in this group */
     struct hvi_group sub;

@@ -399,15 +399,17 @@ static void free_all(struct hvi_gpu *p)
 static void gpu_free(struct hvi_plane *plane)
 {
     struct hvi_gpu *p;
+    int ngpus = 0;
 
     if (plane == NULL)
         return;
     p = gpu_of(plane);
     if (!hvi_gpu_drain(p, DRAIN_MS))
         hvi_gpu_break(p, HVD_ESHUTDOWN, false, "the GPU did not finish its work");
-    if (hvi_gpu_stop_threads(p))
+    /* what hangs in the driver stays behind; so does all of it once the driver has left,
+     * which it does before us in a program that calls exit() */
+    if (hvi_gpu_stop_threads(p) && p->dev->cu->device_count(&ngpus) == HVI_CU_SUCCESS)
         free_all(p);
-    /* else a thread hangs in the driver: all of it stays behind */
 }
 
 static const struct hvi_plane_ops gpu_ops = {

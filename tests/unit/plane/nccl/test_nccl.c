@@ -227,6 +227,55 @@ Test(nccl, a_result_without_memory_on_one_rank_fails_on_all_and_goes_on, .timeou
     go(&w, gather_without_room);
 }
 
+/* ---- compression */
+
+static void all_bf16(struct rank *r)
+{
+    (void)r;
+    setenv("HVD_GPU_COMPRESSION", "bf16", 1);
+}
+
+static void one_fp16(struct rank *r)
+{
+    setenv("HVD_GPU_COMPRESSION", r->me == 1 ? "fp16" : "bf16", 1);
+}
+
+static void expect_bf16(struct rank *r, void *arg)
+{
+    float v[2][3];
+    struct hvi_piece pieces[2];
+    struct hvi_group g = rank_group(r, HVD_ALLREDUCE, HVD_FLOAT32, pieces, 2);
+
+    (void)arg;
+    for (int i = 0; i < 6; i++)
+        v[i / 3][i % 3] = 1.01f + (float)i;
+    for (int i = 0; i < 2; i++)
+        pieces[i] = (struct hvi_piece){.in = v[i], .out = v[i], .count = 3, .row = 1};
+    g.reduce_op = HVD_AVERAGE;
+    rank_run(r, &g);
+    for (int i = 0; i < 6; i++)
+        if (v[i / 3][i % 3] != hvi_bf16_to_f32(hvi_f32_to_bf16(1.01f + (float)i)))
+            rank_fail(r, "%g was not bf16 on its way", (double)v[i / 3][i % 3]);
+}
+
+static void told_differently(struct rank *r, void *arg)
+{
+    (void)arg;
+    expect_refusal(r, HVD_EMISMATCH, "HVD_GPU_COMPRESSION differs on ranks 0 and 1");
+}
+
+Test(nccl, compression_is_on_the_wire_only, .timeout = 30)
+{
+    struct world w;
+
+    make(&w, 2);
+    w.before_gpu = all_bf16;
+    go(&w, expect_bf16);
+    make(&w, 2);
+    w.before_gpu = one_fp16;
+    go(&w, told_differently);
+}
+
 /* ---- what breaks the plane */
 
 static _Atomic int told;
