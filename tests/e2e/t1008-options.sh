@@ -124,7 +124,7 @@ expect_line out '\[X\] PyTorch'
 expect_line out '\[ \] MXNet' # installed, and the package has nothing for it
 expect_line out '\[X\] shared memory'
 expect_line out '\[X\] TCP'
-expect_line out '\[ \] NCCL'
+expect_line out '\[X\] NCCL'
 PYTHONPATH=$T/fake:$HVD_SRC/worker/python HVD_LIBRARY=$HVD_BUILD/lib/libhvd.so.1 python3 -m horovod.check >said
 cmp out said || die "python -m horovod.check says something else"
 (

@@ -651,6 +651,7 @@ enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **o
         hvi_spin_init(&f.c->x.spin, f.c->local_size);
         rc = hvi_timeline_setup(f.c, err);
     }
+    f.c->nstatic = f.c->npsets - 1;
     if (rc == HVD_OK)
         rc = start_threads(f.c, err);
     if (rc != HVD_OK) {

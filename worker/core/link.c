@@ -223,6 +223,7 @@ void hvi_link_kick(struct hvi_ctx *c)
 
 void hvi_ctx_fail(struct hvi_ctx *c, enum hvd_status status, const char *fmt, ...)
 {
+    struct hvi_plane *gpu;
     va_list ap;
     bool first;
 
@@ -247,6 +248,9 @@ void hvi_ctx_fail(struct hvi_ctx *c, enum hvd_status status, const char *fmt, ..
     hvi_log_info("epoch", "epoch=%u failed: %s", c->epoch, c->failed_text);
     if (c->plane != NULL)
         c->plane->ops->abort(c->plane, status);
+    gpu = atomic_load(&c->gpu);
+    if (gpu != NULL)
+        gpu->ops->abort(gpu, status);
     if (c->bells != NULL) {
         hvi_bell_force(c->bells, c->bell);
         hvi_engine_kick(c);

@@ -278,8 +278,12 @@ Test(api, misuse_is_named, .timeout = 20)
     op.splits = splits;
     op.nsplits = 1;
     REFUSED(HVD_EINVAL, "5");
+    op.in.device = 7;
+    REFUSED(HVD_EUNSUPPORTED, "device type 7");
     op.in.device = HVD_CUDA;
-    REFUSED(HVD_EUNSUPPORTED, "device");
+    REFUSED(HVD_EINVAL, "different devices");
+    op.ready.kind = HVD_READY_CUSTREAM;
+    REFUSED(HVD_EINVAL, "ready events are for GPU tensors");
     op.prescale = (double)INFINITY;
     REFUSED(HVD_EINVAL, "finite");
     op.in.dtype = HVD_BOOL;
