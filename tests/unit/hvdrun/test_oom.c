@@ -76,8 +76,14 @@ static enum hvd_status make_specs(void)
     static char *environment[] = {(char *)"A=1", (char *)"B=2", NULL};
     static uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     struct hvi_opts opts = {.command = command, .ncommand = 2};
-    struct hvi_spec s = {&opts, &plan,       key, job_id, "unix:/x",
-                         "/",   environment, 1,   false,  NULL};
+    struct hvi_spec s = {.opts = &opts,
+                         .plan = &plan,
+                         .key = key,
+                         .job_id = job_id,
+                         .endpoint = "unix:/x",
+                         .cwd = "/",
+                         .environ = environment,
+                         .master_port = 1};
     struct hvi_buf out = {0};
     struct hvi_err err;
     enum hvd_status rc = hvi_spec_agent(&s, 0, &out, &err);
