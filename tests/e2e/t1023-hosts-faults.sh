@@ -80,7 +80,7 @@ all_over() {
     check launcher none_on launcher 10
     [ ${#over[@]} = 5 ]
 }
-await "$(left 22)" "the end of the ranks of all jobs but $(echo "${!over[@]}")" all_over
+await "$(left 22)" "the end of the ranks of all jobs but ${!over[*]}" all_over
 for name in there back frozen; do
     hvdrun_ends $name 5
     [ "$(cat $name.status)" = 125 ] || { cat $name.err; die "job $name: status $(cat $name.status), not 125"; }

@@ -66,7 +66,11 @@ one() {
     # 0: it was over before; 1 to 5: the program's own
     case $(cat status) in
     "$2" | 0) ;;
-    *) [ "$2" = 125 ] && grep -q 'hvdrun: ' err || die "SIGKILL of $victim: status $(cat status), not $2" ;;
+    *)
+        if [ "$2" != 125 ] || ! grep -q "hvdrun: " err; then
+            die "SIGKILL of $victim: status $(cat status), not $2"
+        fi
+        ;;
     esac
     await 5 "the end of all agents" eval '! on 1 hvd-agent >/dev/null && ! on 2 hvd-agent >/dev/null && ! on 3 hvd-agent >/dev/null'
 }
