@@ -95,12 +95,15 @@ static int listen_on(int family, int port)
 
 static void open_listener(struct doctor *d)
 {
-    struct sockaddr_storage ss;
+    struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
     socklen_t n = sizeof ss;
+    int port = d->opts->port > 0
+                   ? hvi_reach_port(hvi_reach_any(), d->opts->port, d->opts->port_last)
+                   : 0;
 
-    d->listener = listen_on(AF_INET6, 0);
+    d->listener = listen_on(AF_INET6, port);
     if (d->listener < 0)
-        d->listener = listen_on(AF_INET, 0);
+        d->listener = listen_on(AF_INET, port);
     if (d->listener < 0 || getsockname(d->listener, (struct sockaddr *)&ss, &n) != 0)
         return;
     d->port =
@@ -150,6 +153,10 @@ static void ask_addresses(struct doctor *d)
     struct ifaddrs *list = NULL;
     char text[NI_MAXHOST];
 
+    if (d->opts->advertise != NULL) {
+        (void)ask(&d->questions, "address", d->opts->advertise);
+        return;
+    }
     if (d->opts->interfaces != NULL) {
         if (hvi_reach_interface(d->opts->interfaces, text))
             (void)ask(&d->questions, "address", text);
