@@ -52,7 +52,11 @@ PROTO_SRC := $(call find_c,proto)
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 reduce_arch := $(if $(filter x86_64,$(MACHINE)),x86,$(if $(filter aarch64 arm64,$(MACHINE)),arm64,other))
 reduce_skip := $(foreach d,$(filter-out $(reduce_arch),x86 arm64 other),worker/plane/reduce/$(d)/%)
-WORKER_SRC := $(filter-out $(reduce_skip),$(call find_c,worker/core worker/board worker/plane))
+# the GPU plane's tables are held against the toolkit's headers where there are some
+CUDA_HOME ?= /usr/local/cuda
+HAVE_CUDA := $(and $(wildcard $(CUDA_HOME)/include/cuda.h),$(wildcard $(CUDA_HOME)/include/nccl.h))
+cuda_skip := $(if $(HAVE_CUDA),,worker/plane/nccl/headers.c)
+WORKER_SRC := $(filter-out $(reduce_skip) $(cuda_skip),$(call find_c,worker/core worker/board worker/plane))
 COORD_SRC := $(call find_c,coordinator)
 HVDRUN_SRC := $(filter-out $(topo_skip),$(call find_c,hvdrun))
 MAIN_SRC := coordinator/main.c hvdrun/main.c hvdrun/agent/main.c
@@ -89,6 +93,9 @@ $(B)/worker/plane/reduce/x86/avx2.o: CFLAGS_FILE := $(HOT) -mavx2 -mf16c
 $(B)/worker/plane/reduce/x86/avx512.o: CFLAGS_FILE := $(HOT) -mavx512f -mavx512bw \
   -mavx512vl -mavx512dq -mf16c -mprefer-vector-width=512
 
+$(B)/worker/plane/nccl/headers.o: CFLAGS_FILE := -isystem $(CUDA_HOME)/include
+$(B)/worker/plane/nccl/device.o: worker/plane/nccl/kernels/pack.ptx
+
 # ---- libraries and programs
 $(SO): $(call obj,$(LIB_SRC)) $(GEN_O) worker/libhvd.map
 	$(call say,LD,$@)
@@ -113,7 +120,7 @@ $(B)/lib/pkgconfig/hvd.pc: worker/hvd.pc.in Makefile
 
 # an example may have a folder of further sources: name them and its libraries here
 $(B)/examples/train_mnist: $(wildcard worker/examples/mnist/*.[ch])
-$(B)/examples/train_mnist: EXAMPLE_LIBS := -lz
+$(B)/examples/train_mnist: EXAMPLE_LIBS := -lz -ldl
 $(B)/examples/%: worker/examples/%.c $(SO)
 	$(call say,CC,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(filter-out -fvisibility=hidden -MMD -MP,$(CFLAGS_ALL)) -O3 $(filter %.c,$^) -o $@ \
@@ -131,7 +138,21 @@ $(B)/tests/unit/%.o: CFLAGS_FILE := $(TESTFLAGS)
 $(B)/tests/unit/%: $(B)/tests/unit/%.o $(call obj,$(UNIT_SUPPORT)) $(B)/lib/libhvi.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o %.a,$^) $(TESTLIBS) $(LIBS_ALL)
-unit: $(UNIT_BIN)
+unit: $(UNIT_BIN) fakes
+
+# a GPU driver and an NCCL without a GPU, found by the same search as the real ones; old/
+# has no newer entries
+FAKE := $(B)/tests/fake
+FAKE_OBJ := $(call obj,$(filter worker/plane/reduce/% proto/base/%,$(LIB_SRC)))
+FAKE_CC = $(CC) $(filter-out $(WARN),$(CFLAGS_ALL)) -Wall -Wextra -shared $(if $(SAN),,-Wl,-z,defs)
+$(FAKE)/libcuda.so.1 $(FAKE)/old/libcuda.so.1: tests/fake/cuda.c
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(FAKE_CC) $(if $(findstring /old/,$@),-DFAKE_OLD) -Wl,-soname,libcuda.so.1 -o $@ $< -MF $@.d
+$(FAKE)/libnccl.so.2 $(FAKE)/old/libnccl.so.2: tests/fake/nccl.c $(FAKE_OBJ) $(FAKE)/libcuda.so.1
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(FAKE_CC) $(if $(findstring /old/,$@),-DFAKE_OLD) -Wl,-soname,libnccl.so.2 -o $@ $< $(FAKE_OBJ) \
+	  -MF $@.d -L$(FAKE) -l:libcuda.so.1 -lm
+fakes: $(addprefix $(FAKE)/,libcuda.so.1 libnccl.so.2 old/libcuda.so.1 old/libnccl.so.2)
 test: all
 	scripts/test.sh
 
@@ -225,7 +246,7 @@ clean:
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.PHONY: all wheel python-dev unit test bench lint fuzz fuzz-bin fuzz-replay soak install clean help
+.PHONY: all wheel python-dev unit fakes test bench lint fuzz fuzz-bin fuzz-replay soak install clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

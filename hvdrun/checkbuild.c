@@ -93,11 +93,14 @@ int hvi_check_build(FILE *out)
     int (*abi)(void) = NULL;
     int (*feature)(const char *) = NULL;
     int there[FRAMEWORKS] = {0};
+    enum hvd_status (*gpu_info)(char *, size_t) = NULL;
+    char text[1024];
 
     if (lib != NULL) {
         *(void **)&version = dlsym(lib, "hvd_version_string");
         *(void **)&abi = dlsym(lib, "hvd_abi_version");
         *(void **)&feature = dlsym(lib, "hvd_feature");
+        *(void **)&gpu_info = dlsym(lib, "hvd_gpu_info");
     }
     if (version == NULL || abi == NULL || feature == NULL) {
         fprintf(stderr, "hvdrun: the library cannot be loaded: %s\n", dlerror());
@@ -112,7 +115,9 @@ int hvi_check_build(FILE *out)
     mark(out, 0, "MPI");
     mark(out, 1, "hvd-coordinator");
     fputs("\nAvailable Tensor Operations:\n", out);
-    mark(out, feature("nccl"), "NCCL");
+    mark(out, feature("nccl"), "NCCL (GPU tensors)");
+    if (gpu_info != NULL && gpu_info(text, sizeof text) == HVD_OK)
+        fprintf(out, "        %s\n", text);
     mark(out, 0, "MPI");
     mark(out, feature("shm"), "shared memory (CPU tensors, ranks of one host)");
     mark(out, feature("tcp"), "TCP (CPU tensors)");

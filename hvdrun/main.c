@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "hvdrun/alloc.h"
 #include "hvdrun/checkbuild.h"
 #include "hvdrun/config.h"
 #include "hvdrun/doctor.h"
@@ -14,6 +15,7 @@
 #include "hvdrun/optdoc.h"
 #include "hvdrun/opts.h"
 #include "hvdrun/plan.h"
+#include "hvdrun/planjson.h"
 #include "hvdrun/spec.h"
 #include "hvdrun/topo/topo.h"
 #include "proto/base/env.h"
@@ -26,7 +28,7 @@ static int complain(const struct hvi_err *err, enum hvd_status rc)
 }
 
 static enum hvd_status load_hosts(const struct hvi_opts *o, struct hvi_hosts *hosts,
-                                  struct hvi_err *err)
+                                  struct hvi_alloc *alloc, struct hvi_err *err)
 {
     char own[HVI_HOST_NAME_MAX + 1] = "";
     enum hvd_status rc = HVD_OK;
@@ -37,20 +39,51 @@ static enum hvd_status load_hosts(const struct hvi_opts *o, struct hvi_hosts *ho
         rc = hvi_hosts_parse(hosts, o->hosts, err);
     else if (o->hostfile != NULL)
         rc = hvi_hosts_load(hosts, o->hostfile, err);
+    else if (!o->no_allocation)
+        rc = hvi_alloc_find(&hvi_alloc_here, hosts, alloc, err);
     (void)gethostname(own, sizeof own - 1);
     for (size_t i = 0; i < hosts->n && rc == HVD_OK; i++)
         hosts->list[i].remote =
-            hosts->list[i].user != NULL || !hvi_host_is_local(hosts->list[i].name, own);
+            hosts->list[i].user != NULL ||
+            !(alloc->key != NULL ? hvi_alloc_is_local(alloc, hosts->list[i].name, own)
+                                 : hvi_host_is_local(hosts->list[i].name, own));
     return rc;
 }
 
-static void show_plan(const struct hvi_opts *o, const struct hvi_plan *p, FILE *out)
+/* Where the hosts came from. */
+struct source {
+    const char *kind; /* a word */
+    const char *from; /* option, file, variables */
+    char text[512];
+};
+
+static void find_source(const struct hvi_opts *o, const struct hvi_alloc *a,
+                        struct source *s)
+{
+    if (o->hosts != NULL && o->hosts[0] != '@') {
+        s->kind = "command-line";
+        s->from = "-H";
+        snprintf(s->text, sizeof s->text, "from -H");
+    } else if (o->hosts != NULL || o->hostfile != NULL) {
+        s->kind = "host-file";
+        s->from = o->hosts != NULL ? o->hosts + 1 : o->hostfile;
+        snprintf(s->text, sizeof s->text, "from the host file %s", s->from);
+    } else if (a->key != NULL) {
+        s->kind = a->key;
+        s->from = a->from;
+        snprintf(s->text, sizeof s->text, "allocated by %s: %s", a->title, a->from);
+    } else {
+        s->kind = "none";
+        s->from = "";
+        snprintf(s->text, sizeof s->text, "this host: no hosts were named");
+    }
+}
+
+static void show_plan(const struct hvi_opts *o, const char *source,
+                      const struct hvi_plan *p, FILE *out)
 {
     fprintf(out, "%d %s on %zu %s (%s):\n", p->np, p->np == 1 ? "rank" : "ranks",
-            p->nhosts, p->nhosts == 1 ? "host" : "hosts",
-            o->hosts != NULL      ? "from -H"
-            : o->hostfile != NULL ? "from the host file"
-                                  : "this host: no hosts were named");
+            p->nhosts, p->nhosts == 1 ? "host" : "hosts", source);
     for (size_t h = 0; h < p->nhosts; h++) {
         int first = p->first_rank[h];
 
@@ -109,9 +142,17 @@ static int run(const struct hvi_opts *o)
     struct hvi_hosts hosts = {0};
     struct hvi_plan plan = {0};
     struct hvi_plan_wish wish = {.np = o->np, .oversubscribe = o->oversubscribe};
-    enum hvd_status rc = load_hosts(o, &hosts, &err);
+    struct hvi_alloc alloc = {0};
+    struct source source;
+    char from[256];
+    enum hvd_status rc = load_hosts(o, &hosts, &alloc, &err);
     int status;
 
+    if (alloc.key != NULL) {
+        snprintf(from, sizeof from, "the allocation by %s (%s) has", alloc.title,
+                 alloc.from);
+        wish.from = from;
+    }
     if (o->np == 0 && hosts.n == 0)
         wish.cores = hvi_topo_cores();
     if (rc == HVD_OK)
@@ -124,10 +165,17 @@ static int run(const struct hvi_opts *o)
     }
     for (size_t i = 0; i < o->nnotes; i++)
         fprintf(stderr, "hvdrun: %s\n", o->notes[i]);
+    if (hosts.nignored > 0)
+        fprintf(stderr, "hvdrun: %s has no meaning here and is ignored%s\n",
+                hosts.ignored, hosts.nignored > 1 ? ", and so are others" : "");
+    find_source(o, &alloc, &source);
     if (o->verbose)
-        show_plan(o, &plan, stderr);
-    if (o->mode == HVI_MODE_DRY_RUN) {
-        show_plan(o, &plan, stdout);
+        show_plan(o, source.text, &plan, stderr);
+    if (o->mode == HVI_MODE_DRY_RUN && o->json) {
+        rc = hvi_planjson_write(o, source.kind, source.from, &plan, stdout, &err);
+        status = rc == HVD_OK ? HVI_EXIT_OK : complain(&err, HVD_ENOMEM);
+    } else if (o->mode == HVI_MODE_DRY_RUN) {
+        show_plan(o, source.text, &plan, stdout);
         status = HVI_EXIT_OK;
     } else {
         status = hvi_job_run(o, &plan);
@@ -142,7 +190,8 @@ static int doctor(const struct hvi_opts *o)
 {
     struct hvi_err err = {""};
     struct hvi_hosts hosts = {0};
-    enum hvd_status rc = load_hosts(o, &hosts, &err);
+    struct hvi_alloc alloc = {0};
+    enum hvd_status rc = load_hosts(o, &hosts, &alloc, &err);
     int status = rc == HVD_OK ? hvi_doctor_run(o, &hosts) : complain(&err, rc);
 
     hvi_hosts_fini(&hosts);

@@ -201,6 +201,53 @@ void hvi_optdoc_man(FILE *out)
                 man_row(out, &hvi_opt_table[i]);
     }
     fputs(
+        ".SH HOSTS OF A BATCH JOB\n"
+        "Without \\-H, \\-\\-hostfile and \\-\\-no\\-allocation the hosts and slots of "
+        "the job\n"
+        "that a scheduler started are used; the first that is there counts:\n"
+        ".TP\nFlux\nFLUX_URI: what \\(aqflux resource R\\(aq says, GPUs, else cores, "
+        "as "
+        "slots; with an\n"
+        "older flux \\(aqflux hostlist local\\(aq, without slots.\n"
+        ".TP\nSlurm\nSLURM_JOB_NODELIST; the slots from SLURM_TASKS_PER_NODE, else\n"
+        "SLURM_NTASKS_PER_NODE, else SLURM_JOB_CPUS_PER_NODE over "
+        "SLURM_CPUS_PER_TASK.\n"
+        ".TP\nPBS, Torque\nPBS_NODEFILE, one line a slot; where each host has one "
+        "line,\n"
+        "PBS_NUM_PPN slots.\n"
+        ".TP\nLSF\nLSB_DJOB_HOSTFILE, else LSB_MCPU_HOSTS, else LSB_HOSTS. With\n"
+        "CSM_ALLOCATION_ID a first host of one slot before larger ones is the launch\n"
+        "node and left out.\n"
+        ".TP\nSGE\nPE_HOSTFILE.\n"
+        ".TP\nKubernetes MPIJob\nOMPI_MCA_orte_default_hostfile, "
+        "PRTE_MCA_prte_default_hostfile,\n"
+        "HYDRA_HOST_FILE, I_MPI_HYDRA_HOST_FILE; in a pod /etc/mpi/hostfile.\n"
+        ".PP\n"
+        "A variable that is malformed, or a job whose hosts are not said, ends in "
+        "status "
+        "2.\n",
+        out);
+    fputs(
+        ".SH THE PLAN AS JSON\n"
+        "\\-\\-dry\\-run \\-\\-json prints one object; further members may come.\n"
+        ".TP\nversion\n1.\n"
+        ".TP\nsource\n"
+        "Where the hosts come from: kind is command\\-line, host\\-file, flux, slurm, "
+        "pbs, lsf,\n"
+        "sge, kubernetes, or none (this host); from is the option, the file or the "
+        "variables.\n"
+        ".TP\nnp\nThe number of ranks.\n"
+        ".TP\nhosts\n"
+        "All hosts that were named, in order: name, user (or null), slots, ranks "
+        "(how many\n"
+        "run there), first_rank (null without ranks), remote (not this machine).\n"
+        ".TP\nranks\n"
+        "In order: rank, host, host_index (from 0, in hosts), local_rank, local_size,\n"
+        "cross_rank, cross_size.\n"
+        ".TP\ncommand\nThe words of the program and its arguments.\n"
+        ".TP\nenvironment\nThe variables that options set for the ranks.\n",
+        out);
+    fputs(
         ".SH ENVIRONMENT\n"
         "The ranks get hvdrun\\(aqs environment, without secrets and GPU masks, and\n"
         "HVD_RANK, HVD_SIZE, HVD_LOCAL_RANK, HVD_LOCAL_SIZE, HVD_CROSS_RANK,\n"

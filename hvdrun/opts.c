@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdrun/optnear.h"
 #include "proto/base/env.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -428,6 +429,9 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
         return HVD_OK;
     case HVI_OPT_HOST_LIST:
         return set_text(&o->hosts, value, err);
+    case HVI_OPT_NO_ALLOCATION:
+        o->no_allocation = true;
+        return HVD_OK;
     case HVI_OPT_HOSTFILE:
         return set_text(&o->hostfile, value, err);
     case HVI_OPT_SSH_PORT:
@@ -489,14 +493,11 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
         return hvi_opts_parse_time(what, value, &o->start_timeout_ms, err);
     case HVI_OPT_CONFIG:
         return set_text(&o->config_file, value, err);
-    case HVI_OPT_DISCOVERY:
+    case HVI_OPT_NOT_YET:
         return hvi_fail(err, HVD_EINVAL,
-                        "%s: elastic jobs are not supported in this version; name the "
-                        "hosts with -H",
+                        "%s: not yet: elastic jobs are not supported in this version; "
+                        "give a fixed size with -np, and hosts with -H",
                         what);
-    case HVI_OPT_FIXED_SIZE:
-        return add_note(o, err, "%s has no effect: %s", what,
-                        "in this version the size of a job is fixed");
     case HVI_OPT_TCP:
         return hvi_opts_setenv(o, "NCCL_IB_DISABLE", "1", err);
     case HVI_OPT_HELP:
@@ -599,11 +600,17 @@ static const char **join_pairs(int argc, char **argv, char *room, size_t cap,
 
 static enum hvd_status refuse(poptContext ctx, int code, struct hvi_err *err)
 {
-    char shown[128];
+    char shown[128], near[64];
     const char *word = poptBadOption(ctx, POPT_BADOPTION_NOALIAS);
 
     hvi_escape(shown, sizeof shown, word != NULL ? word : "?",
                word != NULL ? strlen(word) : 1);
+    if (code == POPT_ERROR_BADOPT && word != NULL &&
+        hvi_opt_near(word, near, sizeof near) != NULL)
+        return hvi_fail(
+            err, HVD_EINVAL,
+            "unknown option '%s'; did you mean %s? ('hvdrun --help' lists all)", shown,
+            near);
     if (code == POPT_ERROR_BADOPT)
         return hvi_fail(err, HVD_EINVAL,
                         "unknown option '%s'; 'hvdrun --help' lists all", shown);
@@ -620,6 +627,8 @@ static enum hvd_status check_whole(const struct hvi_opts *o, struct hvi_err *err
         return hvi_fail(err, HVD_EINVAL, "-H and --hostfile exclude each other");
     if (o->tee && o->output_dir == NULL)
         return hvi_fail(err, HVD_EINVAL, "--tee needs --output-dir DIR");
+    if (o->json && o->mode == HVI_MODE_RUN)
+        return hvi_fail(err, HVD_EINVAL, "--json needs --dry-run or 'hvdrun doctor'");
     if (o->mode == HVI_MODE_RUN && o->ncommand == 0)
         return hvi_fail(
             err, HVD_EINVAL,

@@ -47,6 +47,7 @@ struct hvi_opts {
     int np;      /* 0: not given */
     char *hosts; /* NULL: not given */
     char *hostfile;
+    bool no_allocation; /* a batch job's hosts are not looked for */
     bool oversubscribe;
     char *wdir;
     int stdin_rank; /* a rank, -1 none, -2 all */
@@ -56,7 +57,7 @@ struct hvi_opts {
     enum hvi_prefix prefix;
     enum hvi_color color;
     bool timestamp, verbose;
-    bool json;
+    bool json;                    /* what is shown, as JSON */
     char *json_events;            /* a path or "fd:N"; NULL: not given */
     int64_t grace_ms, timeout_ms; /* timeout 0: none */
     int64_t start_timeout_ms;     /* 0: not given */

@@ -45,6 +45,7 @@ enum hvi_opt_id {
     HVI_OPT_OVERSUBSCRIBE,
     HVI_OPT_HOST_LIST,
     HVI_OPT_HOSTFILE,
+    HVI_OPT_NO_ALLOCATION,
     HVI_OPT_SSH_PORT, /* for remote hosts: without effect on local ones */
     HVI_OPT_SSH_IDENTITY,
     HVI_OPT_SSH_ARG,
@@ -70,8 +71,7 @@ enum hvi_opt_id {
     HVI_OPT_TIMEOUT,
     HVI_OPT_START_TIMEOUT,
     HVI_OPT_CONFIG,
-    HVI_OPT_DISCOVERY,
-    HVI_OPT_FIXED_SIZE, /* elastic wishes that a job of fixed size meets, or cannot */
+    HVI_OPT_NOT_YET, /* elastic jobs: refused, in one line */
     HVI_OPT_NO_STALL,
     HVI_OPT_TCP,
     HVI_OPT_HELP,

@@ -11,6 +11,7 @@ void hvi_plan_fini(struct hvi_plan *p)
     free(p->place);
     free(p->host);
     free(p->first_rank);
+    free(p->all);
     memset(p, 0, sizeof *p);
 }
 
@@ -49,11 +50,20 @@ static long fill_slots(struct hvi_host *host, size_t n,
     return sum;
 }
 
-/* More ranks than slots: go round the hosts. */
-static void oversubscribe(struct hvi_host *host, size_t n, long sum, int np)
+/* More ranks than slots: go round the hosts that have no limit or have not reached it.
+ * Returns how many could not be placed. */
+static long oversubscribe(struct hvi_host *host, size_t n, long missing)
 {
-    for (size_t i = 0; sum < np; i = (i + 1) % n, sum++)
-        host[i].slots++;
+    size_t full = 0; /* hosts in a row that take no more */
+
+    for (size_t i = 0; missing > 0 && full < n; i = (i + 1) % n) {
+        bool takes = host[i].max == 0 || host[i].slots < host[i].max;
+
+        full = takes ? 0 : full + 1;
+        host[i].slots += takes;
+        missing -= takes;
+    }
+    return missing > 0 ? missing : 0;
 }
 
 static void assign(struct hvi_plan *p, const struct hvi_host *host, size_t n)
@@ -95,7 +105,7 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
     size_t n = hosts->n > 0 ? hosts->n : 1;
     struct hvi_host *host = calloc(n, sizeof *host);
     struct hvi_plan p = {0};
-    char list[400];
+    char list[300];
     long sum;
 
     if (host == NULL)
@@ -106,6 +116,13 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
         host[0] = (struct hvi_host){.name = localhost_name,
                                     .slots = wish->np > 0 ? wish->np : wish->cores};
     sum = fill_slots(host, n, wish);
+    p.all = malloc(n * sizeof *p.all);
+    if (p.all == NULL) {
+        rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
+        goto done;
+    }
+    memcpy(p.all, host, n * sizeof *p.all);
+    p.nall = n;
     p.np = wish->np > 0 ? wish->np : sum > HVD_RANKS_MAX ? HVD_RANKS_MAX + 1 : (int)sum;
     if (p.np > HVD_RANKS_MAX) {
         rc = hvi_fail(err, HVD_ELIMIT, "%d ranks asked for; at most %d are supported",
@@ -114,14 +131,22 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
     }
     if (p.np > sum && !wish->oversubscribe) {
         list_slots(host, n, list, sizeof list);
-        rc = hvi_fail(
-            err, HVD_EINVAL,
-            "-np %d needs %d slots, hosts offer %ld (%s); add slots or hosts, or "
-            "use --oversubscribe",
-            p.np, p.np, sum, list);
+        rc =
+            hvi_fail(err, HVD_EINVAL,
+                     "-np %d needs %d slots, %s %ld (%s); add slots or hosts%s, or use "
+                     "--oversubscribe",
+                     p.np, p.np, wish->from != NULL ? wish->from : "hosts offer", sum,
+                     list, wish->from != NULL ? ", name others with -H" : "");
         goto done;
     }
-    oversubscribe(host, n, sum, p.np);
+    sum = p.np - oversubscribe(host, n, p.np - sum);
+    if (sum < p.np) {
+        list_slots(host, n, list, sizeof list);
+        rc = hvi_fail(err, HVD_EINVAL,
+                      "-np %d needs %d slots, max_slots of the hosts allow %ld (%s)",
+                      p.np, p.np, sum, list);
+        goto done;
+    }
     p.place = calloc((size_t)p.np, sizeof *p.place);
     p.host = calloc(n, sizeof *p.host);
     p.first_rank = calloc(n, sizeof *p.first_rank);

@@ -20,12 +20,17 @@ struct hvi_plan {
     struct hvi_host
         *host;       /* [nhosts], names borrowed from the hosts; slots: ranks there */
     int *first_rank; /* [nhosts] */
+    struct hvi_host
+        *all; /* [nall] every host, in order; names borrowed, slots: offered */
+    size_t nall;
 };
 
 struct hvi_plan_wish {
     int np;    /* 0: as many as there are slots */
     int cores; /* of this host: the slots of localhost when nobody said a number */
     bool oversubscribe;
+    const char
+        *from; /* where the hosts come from, for messages; NULL: the command line */
 };
 
 /**

@@ -64,9 +64,9 @@ format() {
 
 # Programs' and libraries' sources that this processor's compiler takes.
 readable() {
-    local other='/arm64/'
+    local other='/arm64/' # and what needs a toolkit's headers
     [ "$(uname -m)" = aarch64 ] && other='/x86/'
-    printf '%s\n' "${sources[@]}" | grep -v -e '^tests/' -e "$other"
+    printf '%s\n' "${sources[@]}" | grep -v -e '^tests/' -e nccl/headers.c -e "$other"
 }
 
 # Flags for a file: what the Makefile adds, and lint.h where hvi_fail() is not the program's.

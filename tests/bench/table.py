@@ -123,6 +123,9 @@ def goals(run):
         for ours in ("hvd", "hvd shared"):
             ratios(run, rows, "C step, 161 gradients" + (", hvd_alloc" if "shared" in ours else ""), np, "steps", ours, "resnet50", wanted)
     ratios(run, rows, "C step, 1000 x 1 KiB", 2, "steps", "hvd", "small", (("openmpi", 2, None), ("horovod", 20, None)))
+    for np in (2, 4):
+        for what, row in (("torch resnet50", "torch step, 161 gradients"), ("torch small", "torch step, 1000 x 1 KiB")):
+            ratios(run, rows, row, np, "steps", "hvd", what, (("ddp", 1.5, None), ("horovod", 3, None)))
     for np in (8, 32, 64):
         launch(run, rows, "hvdrun true", "true", np, (("mpich", 1, None), ("spawn", None, 1 / 2.5)))
     launch(run, rows, "hvdrun, init, exit", "init", 2, (("mpich", 2, None),))

@@ -10,8 +10,10 @@ SHAPES  resnet50   161 tensors with the shapes of ResNet-50's gradients (25.6 M 
 A step: zero_grad, a backward whose gradients are there at once (so that the exchange is
 measured and not a network), optimizer.step with SGD. Rank 0 prints one line:
     WHAT SHAPES np=N MEDIAN steps/s MEDIAN ms BEST ms CPU ms (of this rank, per step)
+and a JSON line for scripts/bench.sh.
 """
 
+import json
 import os
 import sys
 import time
@@ -112,6 +114,8 @@ def run(what, name, seconds):
     if rank == 0:
         print("%s %s np=%d %.2f steps/s %.2f ms best %.2f ms cpu %.2f ms"
               % (what, name, count, 1 / median, median * 1e3, times[0] * 1e3, cpu * 1e3))
+        print(json.dumps({"peer": what, "np": count, "step": "torch " + name,
+                          "med_us": median * 1e6, "p99_us": times[len(times) * 99 // 100] * 1e6}))
     if what == "ddp":
         dist.destroy_process_group()
 

@@ -52,8 +52,10 @@ hosts_init() {
     mount --bind "$2/hosts" /etc/hosts
     mount --bind "$2/resolv.conf" /etc/resolv.conf
     mount --bind "$2/ssh_config" /etc/ssh/ssh_config
-    # what this machine's user has in there may take seconds at each login
-    [ ! -f ~/.bashrc ] || mount --bind "$2/empty" ~/.bashrc
+    # what a login runs there may take its time, or wait for a lock that a kill has left
+    for rc in /root/.bashrc /root/.bash_profile /root/.bash_login /root/.profile; do
+        [ -f "$rc" ] && mount --bind /dev/null "$rc"
+    done
     echo "host$1" >/proc/sys/kernel/hostname
     "$(command -v sshd)" -D -f "$2/$1.sshd_config" -E "$2/$1.log" &
     trap : TERM INT HUP
@@ -93,7 +95,6 @@ hosts_up() {
         echo "127.0.0.1 localhost"
         for i in $(seq "$n"); do echo "$HOSTS_NET.$i host$i"; done
     } >"$HOSTS_STATE/hosts"
-    : >"$HOSTS_STATE/empty"
     : >"$HOSTS_STATE/resolv.conf" # no name server: questions fail at once
     echo "Only for those who are allowed to." >"$HOSTS_STATE/banner"
     ssh-keygen -q -t ed25519 -N '' -f "$HOSTS_STATE/id"

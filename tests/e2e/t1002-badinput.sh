@@ -21,6 +21,7 @@ head -c 200000 /dev/zero | tr '\0' x >blob
 
 bad 2 "unknown option '--wrong'" --wrong true
 bad 2 "unknown option '-Z'" -Z true
+bad 2 "unknown option '--hostsfile'; did you mean --hostfile\?" --hostsfile x true
 bad 2 "no program to run" -np 2
 bad 2 "no program to run"
 bad 2 "-np: 0 is out of range" -np 0 true
@@ -38,12 +39,12 @@ bad 2 "'a b' is not a host" -np 2 -H 'a b' true
 bad 2 "-H and --hostfile exclude each other" -np 2 -H localhost --hostfile x true
 bad 2 "host file /nonexistent: No such file" --hostfile /nonexistent true
 printf 'localhost\nlocalhost slots=x\n' >hosts
-bad 2 "hosts:2: number of slots: 'x'" --hostfile hosts true
+bad 2 "hosts:2:17: number of slots: 'x'" --hostfile hosts true
 bad 2 "--stdin: 'sometimes' is not one of: 0 all none" --stdin sometimes true
 bad 2 "--timeout: 'soon' is not a time" --timeout soon true
 bad 2 "--fusion-threshold-mb: -1 is out of range" --fusion-threshold-mb=-1 true
 bad 2 "--autotune-gaussian-process-noise: 2 is out of range" --autotune-gaussian-process-noise 2 true
-bad 2 "--host-discovery-script: elastic jobs are not supported" --host-discovery-script ./x true
+bad 2 "--host-discovery-script: not yet: elastic jobs are not supported" --host-discovery-script ./x true
 bad 2 "configuration file /nonexistent" --config-file /nonexistent true
 echo "ok command line: status 2"
 

@@ -44,8 +44,14 @@ expect_line out 'NCCL_IB_DISABLE=1$'
 line '--gloo --disable-cache --verbose -p 22 -i key -H localhost:1 --output-filename logs'
 line '--mpi --mpi-args=-x --binding-args=-y'
 line --jsrun
-line '--min-np 1 --max-np 4 --slots-per-host 2 --elastic-timeout 10 --reset-limit 3 --blacklist-cooldown-range 1 10'
-[ "$(grep -c 'has no effect: in this version the size of a job is fixed' err)" = 6 ] || die "six lines about elastic flags"
+for flag in '--min-np 1' '--max-np 4' '--min-np 2 --max-np 2' '--slots-per-host 2' '--elastic-timeout 10' '--reset-limit 3' \
+    '--blacklist-cooldown-range 1 10' '--host-discovery-script ./x'; do
+    # shellcheck disable=SC2086
+    run hvdrun -np 2 $flag true
+    [ "$status" = 2 ] || die "$flag: status $status, not 2"
+    [ "$(wc -l <err)" = 1 ] || die "$flag: not one line"
+    expect_line err "^hvdrun: ${flag%% *}: not yet: elastic jobs"
+done
 line --autotune
 expect_line err '^hvdrun: --autotune has no effect'
 HOROVOD_CACHE_CAPACITY=7 line '--cache-capacity 9' CACHE_CAPACITY=9
@@ -118,7 +124,7 @@ expect_line out '\[X\] PyTorch'
 expect_line out '\[ \] MXNet' # installed, and the package has nothing for it
 expect_line out '\[X\] shared memory'
 expect_line out '\[X\] TCP'
-expect_line out '\[ \] NCCL'
+expect_line out '\[X\] NCCL'
 PYTHONPATH=$T/fake:$HVD_SRC/worker/python HVD_LIBRARY=$HVD_BUILD/lib/libhvd.so.1 python3 -m horovod.check >said
 cmp out said || die "python -m horovod.check says something else"
 (

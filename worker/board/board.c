@@ -267,25 +267,25 @@ static void sort_ready(struct hvi_board *b)
 static uint32_t pick(struct hvi_board *b, uint32_t *group)
 {
     const struct hvi_board_meta *first = &b->ids[b->ready[0]].meta;
-    uint64_t bytes = 0;
-    uint32_t n = 0;
+    uint64_t bytes = (uint64_t)first->bytes;
+    uint32_t n = 1;
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < b->nready; i++) {
+    group[0] = b->ready[0];
+    for (uint32_t i = 1; i < b->nready; i++) {
         uint32_t id = b->ready[i];
         const struct hvi_board_meta *m = &b->ids[id].meta;
-        bool take = i == 0 || (n < HVI_BOARD_GROUP_MAX_IDS && may_fuse(first, m) &&
-                               bytes + (uint64_t)m->bytes <= b->fusion_bytes);
 
-        if (take) {
+        if (n < HVI_BOARD_GROUP_MAX_IDS && may_fuse(first, m) &&
+            bytes + (uint64_t)m->bytes <= b->fusion_bytes) {
             group[n++] = id;
             bytes += (uint64_t)m->bytes;
-            b->ready_bytes -= (uint64_t)m->bytes;
         } else {
             b->ready[kept++] = id;
         }
     }
     b->nready = kept;
+    b->ready_bytes -= bytes;
     return n;
 }
 
@@ -363,17 +363,18 @@ static bool seal(struct hvi_board *b, bool all, struct hvi_board_mask *wake,
         return false;
     room = log_room(b);
     while (b->nready > 0 && room >= 3 + 2 * HVI_BOARD_GROUP_MAX_IDS) {
+        const struct hvi_board_mask *members = &b->ids[b->ready[0]].meta.members;
         uint32_t n;
 
-        if (!sorted &&
-            (all || !may_grow(b) || !lags(b, &b->ids[b->ready[0]].meta.members))) {
+        if (!all && may_grow(b) && lags(b, members)) {
+            *awaited = *members;
+            break;
+        }
+        if (!sorted) { /* another one may be first then */
             sort_ready(b);
             sorted = true;
+            continue;
         }
-        *awaited = b->ids[b->ready[0]].meta.members;
-        if (!all && may_grow(b) && lags(b, awaited))
-            break;
-        memset(awaited, 0, sizeof *awaited);
         n = pick(b, group);
         append_group(b, group, n, wake);
         room -= 3 + 2 * (uint64_t)n;

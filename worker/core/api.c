@@ -17,6 +17,7 @@
 #include "proto/base/names.h"
 #include "worker/core/ctx.h"
 #include "worker/core/timeline.h"
+#include "worker/plane/nccl/device.h"
 
 static struct {
     pthread_mutex_t life; /* hvd_init and hvd_shutdown, one at a time */
@@ -104,9 +105,10 @@ static enum hvd_status check_sets(const struct hvd_config *config)
         for (int32_t k = 0; k < i; k++)
             if (config->set_sizes[k] == count &&
                 equal_sets(config->set_ranks[k], ranks, count))
-                return hvi_fail(&last, HVD_EDUPLICATE,
-                                "hvd_config: process sets %d and %d have the same ranks",
-                                k + 1, i + 1);
+                return hvi_fail(
+                    &last, HVD_EDUPLICATE,
+                    "hvd_config: process sets %d and %d have the same ranks", k + 1,
+                    i + 1);
     }
     return HVD_OK;
 }
@@ -228,14 +230,18 @@ int hvd_feature(const char *name)
     bool enabled = name != NULL && strncmp(name, "enabled:", 8) == 0;
     enum hvd_status rc;
     struct hvi_ctx *c;
+    bool gpu;
     int value;
 
     if (name == NULL)
         return 0;
     if (!enabled)
-        return strcmp(name, "shm") == 0 || strcmp(name, "tcp") == 0;
+        return strcmp(name, "shm") == 0 || strcmp(name, "tcp") == 0 ||
+               strcmp(name, "nccl") == 0 || strcmp(name, "cuda") == 0;
     c = enter(&rc);
-    value = c != NULL && strcmp(c->plane->ops->name, name + 8) == 0;
+    gpu = c != NULL && atomic_load(&c->gpu) != NULL &&
+          (strcmp(name + 8, "nccl") == 0 || strcmp(name + 8, "cuda") == 0);
+    value = gpu || (c != NULL && strcmp(c->plane->ops->name, name + 8) == 0);
     hvi_ctx_unref(c);
     return value;
 }
@@ -532,10 +538,9 @@ enum hvd_status hvd_enqueue_join(int32_t device_id, hvd_handle *out)
     enum hvd_status rc;
     struct hvi_ctx *c = enter(&rc);
 
-    (void)device_id; /* CPU tensors only so far */
     if (c == NULL)
         return rc;
-    rc = out != NULL ? hvi_submit_join(c, out, &last)
+    rc = out != NULL ? hvi_submit_join(c, device_id, out, &last)
                      : hvi_fail(&last, HVD_EINVAL, "out is NULL");
     hvi_ctx_unref(c);
     return rc;
@@ -579,27 +584,36 @@ enum hvd_status hvd_poll(hvd_handle handle)
     return rc;
 }
 
-static enum hvd_status wait_op(struct hvi_op *op, int64_t timeout_ms)
+/* HVD_OK when waiting in this mode is over and it has not failed. */
+static enum hvd_status settled_status(const struct hvi_op *op, enum hvd_wait_mode mode)
+{
+    enum hvd_status rc = status_of(op);
+
+    return rc == HVD_INPROGRESS && hvi_op_settled(op, mode) ? HVD_OK : rc;
+}
+
+static enum hvd_status wait_op(struct hvi_op *op, enum hvd_wait_mode mode,
+                               int64_t timeout_ms)
 {
     int64_t deadline = timeout_ms < 0 ? -1 : hvi_now_ms() + timeout_ms;
     enum hvd_status rc;
     struct hvi_ctx *c;
 
-    if (hvi_op_status(op) != HVD_INPROGRESS || timeout_ms == 0)
-        return status_of(op);
+    if (hvi_op_settled(op, mode) || timeout_ms == 0)
+        return settled_status(op, mode);
     if (hvi_op_in_callback())
         return hvi_fail(&last, HVD_EDEADLOCK,
                         "waiting inside a done callback would wait for itself");
     c = enter(&rc);
     if (c == NULL) /* shut down meanwhile: it is complete */
-        return hvi_op_status(op) != HVD_INPROGRESS ? status_of(op) : rc;
-    rc = hvi_engine_run(c, op, deadline);
+        return hvi_op_settled(op, mode) ? settled_status(op, mode) : rc;
+    rc = hvi_engine_run(c, op, mode, deadline);
     if (rc == HVD_ETIMEDOUT)
         hvi_describe_wait(c, op, &last);
     else if (rc == HVD_EINTR)
         hvi_fail(&last, rc, "a signal came while waiting; the handle stays valid");
     else
-        rc = status_of(op);
+        rc = settled_status(op, mode);
     hvi_ctx_unref(c);
     return rc;
 }
@@ -614,7 +628,7 @@ enum hvd_status hvd_wait(hvd_handle handle, enum hvd_wait_mode mode, int64_t tim
     if (mode != HVD_WAIT_DONE && mode != HVD_WAIT_ENQUEUED)
         rc = hvi_fail(&last, HVD_EINVAL, "wait mode %d is unknown", (int)mode);
     else
-        rc = wait_op(op, timeout_ms);
+        rc = wait_op(op, mode, timeout_ms);
     hvi_op_unref(op);
     return rc;
 }
@@ -673,29 +687,47 @@ enum hvd_status hvd_release(hvd_handle handle)
     return HVD_OK;
 }
 
-enum hvd_status hvd_stream_wait(hvd_handle handle, void *custream)
+typedef enum hvd_status order_fn(struct hvi_event *e, void *object,
+                                 struct hvi_err *err);
+
+/* Results of CPU tensors are there when the handle is done, those of GPU tensors after an
+ * event once they are queued. */
+static enum hvd_status order_after(hvd_handle handle, void *object, order_fn *order)
 {
     enum hvd_status rc;
     struct hvi_op *op = find(handle, &rc);
 
-    (void)custream; /* results of CPU tensors are there when the handle is done */
+    if (op == NULL || op->device != HVD_CUDA) {
+        hvi_op_unref(op);
+        return rc;
+    }
+    rc = settled_status(op, HVD_WAIT_ENQUEUED);
+    if (rc == HVD_INPROGRESS)
+        hvi_fail(&last, rc, "the operation is not queued yet: hvd_wait() for it first");
+    else if (rc == HVD_OK && op->queued != NULL)
+        rc = order(op->queued, object, &last);
     hvi_op_unref(op);
     return rc;
 }
 
-enum hvd_status hvd_ctx_wait(hvd_handle handle, void *cuctx)
+enum hvd_status hvd_stream_wait(hvd_handle handle, void *custream)
 {
-    return hvd_stream_wait(handle, cuctx);
+    return order_after(handle, custream, hvi_event_stream_wait);
 }
 
-/* A completed op, or NULL. */
+enum hvd_status hvd_ctx_wait(hvd_handle handle, void *cuctx)
+{
+    return order_after(handle, cuctx, hvi_event_ctx_wait);
+}
+
+/* A completed op, or one whose work is queued; or NULL. */
 static struct hvi_op *find_done(hvd_handle handle, enum hvd_status *rc)
 {
     struct hvi_op *op = find(handle, rc);
 
     if (op == NULL)
         return NULL;
-    *rc = status_of(op);
+    *rc = settled_status(op, HVD_WAIT_ENQUEUED);
     if (*rc == HVD_OK)
         return op;
     if (*rc == HVD_INPROGRESS)
@@ -717,7 +749,9 @@ enum hvd_status hvd_result(hvd_handle handle, struct hvd_tensor *out)
     *out = (struct hvd_tensor){.data = op->out,
                                .dims = op->out_dims,
                                .ndim = op->out_ndim,
-                               .dtype = (int32_t)op->dtype};
+                               .dtype = (int32_t)op->dtype,
+                               .device = op->device,
+                               .device_id = op->device_id};
     hvi_op_unref(op); /* the handle keeps it */
     return HVD_OK;
 }
@@ -945,6 +979,14 @@ const char *hvd_last_error(void)
 const char *hvd_strerror(enum hvd_status status)
 {
     return hvi_status_text(status);
+}
+
+enum hvd_status hvd_gpu_info(char *buf, size_t cap)
+{
+    if (buf == NULL || cap == 0)
+        return hvi_fail(&last, HVD_EINVAL, "buf is NULL or has no room");
+    hvi_device_report(buf, cap);
+    return HVD_OK;
 }
 
 size_t hvd_dtype_size(enum hvd_dtype dtype)

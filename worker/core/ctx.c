@@ -20,6 +20,9 @@ struct hvi_ctx *hvi_ctx_new(void)
     pthread_cond_init(&c->cond, NULL);
     pthread_cond_init(&c->pset_cond, NULL);
     pthread_cond_init(&c->bye_cond, NULL);
+    pthread_mutex_init(&c->gpu_lock, NULL);
+    pthread_cond_init(&c->device_cond, NULL);
+    c->join_device = -1;
     hvi_list_init(&c->lanes);
     hvi_list_init(&c->runs);
     c->by_id = calloc(HVI_BOARD_MAX_IDS, sizeof(struct hvi_known *));
@@ -30,8 +33,22 @@ struct hvi_ctx *hvi_ctx_new(void)
     return c;
 }
 
+static void drop_gpu(struct hvi_ctx *c)
+{
+    struct hvi_plane *gpu = atomic_load(&c->gpu);
+
+    if (gpu != NULL)
+        gpu->ops->free(gpu);
+    atomic_store(&c->gpu, NULL);
+    free(c->set_ranks);
+    free(c->set_sizes);
+    c->set_ranks = NULL;
+    c->set_sizes = NULL;
+}
+
 void hvi_ctx_drop_plane(struct hvi_ctx *c)
 {
+    drop_gpu(c); /* stands on the other one */
     if (c->plane != NULL)
         c->plane->ops->free(c->plane);
     c->plane = NULL;
@@ -59,6 +76,8 @@ static void ctx_free(struct hvi_ctx *c)
     pthread_cond_destroy(&c->cond);
     pthread_cond_destroy(&c->pset_cond);
     pthread_cond_destroy(&c->bye_cond);
+    pthread_mutex_destroy(&c->gpu_lock);
+    pthread_cond_destroy(&c->device_cond);
     free(c);
 }
 

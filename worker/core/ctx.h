@@ -67,7 +67,7 @@ enum hvi_entry_state {
 /** One unit of negotiation of this rank: one op or a whole user group. */
 struct hvi_entry {
     UT_hash_handle hh; /* in ctx->inflight by key, from ANNOUNCED on */
-    char *key; /* it and ops lie behind the struct */
+    char *key;         /* it and ops lie behind the struct */
     struct hvi_request *req;
     struct hvi_pset *pset;
     struct hvi_op **ops; /* [req->ntensors], one reference each */
@@ -87,6 +87,12 @@ struct hvi_run {
     const char *text;       /* static text of that failure, or NULL */
     int64_t begin_us;       /* timeline */
     struct hvi_pset *pset;
+    /* GPU tensors: the run lives until all its launches are done on the device */
+    struct hvi_ctx *ctx;
+    bool on_device;                /* it has been started there */
+    _Atomic int nlaunches;         /* not done yet, + 1 while the engine has the run */
+    enum hvd_status device_status; /* first failure, under ctx->lock */
+    char *device_text;             /* owned or NULL */
     uint32_t nitems;
     struct hvi_run_item {
         struct hvi_entry *entry; /* NULL: this rank has joined */
@@ -142,6 +148,15 @@ struct hvi_ctx {
     struct hvi_board_group next_group; /* read from the board, not yet resolved */
     bool have_next_group;              /* it waits for an ASSIGN */
     struct hvi_plane *plane;
+    /* GPU tensors: made at the first one */
+    pthread_mutex_t gpu_lock;
+    _Atomic(struct hvi_plane *) gpu;
+    const int32_t **set_ranks; /* static sets, [nstatic], owned arrays */
+    int32_t *set_sizes;
+    int32_t nstatic;
+    _Atomic int
+        ndevice; /* runs that are queued on the device; changed under the lock */
+    pthread_cond_t device_cond;
 
     pthread_mutex_t exec;
     struct hvi_exec x;
@@ -169,6 +184,7 @@ struct hvi_ctx {
     struct hvi_pset **psets; /* [npsets], index is not id */
     int32_t npsets;
     struct hvi_op *join_op;
+    int32_t join_device;
     bool join_pending; /* JOIN has been said while earlier operations were in flight */
     int64_t join_since_ms;
     uint32_t join_generation;
@@ -197,7 +213,7 @@ struct hvi_ctx {
 enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t count,
                            const char *name, bool grouped, bool kick, hvd_handle *out,
                            struct hvi_err *err);
-enum hvd_status hvi_submit_join(struct hvi_ctx *c, hvd_handle *out,
+enum hvd_status hvi_submit_join(struct hvi_ctx *c, int32_t device_id, hvd_handle *out,
                                 struct hvi_err *err);
 
 /* ---- negotiate.c: all under ctx->lock unless said */
@@ -252,11 +268,10 @@ void hvi_describe_wait(struct hvi_ctx *c, const struct hvi_op *op, struct hvi_er
 int hvi_stall_look(struct hvi_ctx *c, int64_t now_ms);
 
 /* ---- engine.c */
-/** Run groups on this thread until op completes (NULL: until nothing is in flight or
- *  another thread wants to run), or deadline_ms. Holds `exec`. HVD_OK, HVD_ETIMEDOUT,
- *  HVD_EINTR. */
+/** Run groups on this thread until op completes, or is queued on its device (mode
+ *  ENQUEUED), or deadline_ms. Holds `exec`. HVD_OK, HVD_ETIMEDOUT, HVD_EINTR. */
 enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op,
-                               int64_t deadline_ms);
+                               enum hvd_wait_mode mode, int64_t deadline_ms);
 /** Run what has its place in the order to its end; for leaving. Takes `exec`. */
 void hvi_engine_drain(struct hvi_ctx *c);
 void *hvi_engine_thread(void *ctx);
@@ -265,6 +280,24 @@ void hvi_engine_kick(struct hvi_ctx *c);
 /** The same after a submission: whoever has nothing to run yet need not wake for it; the
  *  one that seals it will. */
 void hvi_engine_submitted(struct hvi_ctx *c);
+
+/* ---- gpu.c */
+/** The plane of GPU tensors in c->gpu, made at the first call. HVD_EUNSUPPORTED: no
+ *  driver, or another GPU than before; HVD_EINVAL: no such GPU; HVD_ENOMEM, HVD_EIO. */
+enum hvd_status hvi_gpu_open(struct hvi_ctx *c, int32_t device_id, struct hvi_err *err);
+/** The same for a rank that has joined and never had a GPU tensor. Under `exec`. */
+enum hvd_status hvi_gpu_open_joined(struct hvi_ctx *c, struct hvi_err *err);
+/** Memory for op's result on its device; NULL: err says why. */
+void *hvi_op_memory(const struct hvi_op *op, size_t size_bytes, struct hvi_err *err);
+/** A run begins on the device: hvi_group.queued and .done for its stages. */
+void hvi_gpu_begin(struct hvi_ctx *c, struct hvi_run *run);
+void hvi_gpu_queued(void *run, struct hvi_event *event);
+void hvi_gpu_done(void *run, enum hvd_status status, const char *text);
+/** The engine lets go of a run whose entries are out of flight; status != HVD_OK: not all
+ *  of it was queued. Its handles complete when the device is done. */
+void hvi_gpu_hand_over(struct hvi_run *run, enum hvd_status status, const char *text);
+/** Wait until nothing of this membership is queued on the device; bounded. */
+void hvi_gpu_settle(struct hvi_ctx *c);
 
 /* ---- link.c */
 /** Connect, authenticate; blocking, until deadline_ms. */

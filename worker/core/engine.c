@@ -36,8 +36,11 @@ _Static_assert(STAGES_PER_SEQ > HVD_DTYPE_COUNT, "every dtype has a stage");
 /* Output memory for a result whose size is now known. */
 static void *result_memory(struct hvi_op *op, size_t size_bytes)
 {
-    struct hvd_tensor shape = {
-        .dims = op->out_dims, .ndim = op->out_ndim, .dtype = (int32_t)op->dtype};
+    struct hvd_tensor shape = {.dims = op->out_dims,
+                               .ndim = op->out_ndim,
+                               .dtype = (int32_t)op->dtype,
+                               .device = op->device,
+                               .device_id = op->device_id};
 
     if (op->user_out != NULL) {
         if (size_bytes <= op->out_capacity_bytes)
@@ -54,7 +57,7 @@ static void *result_memory(struct hvi_op *op, size_t size_bytes)
             op->late = HVD_ENOMEM;
         return p;
     }
-    op->owned = hvi_result_alloc(size_bytes);
+    op->owned = hvi_op_memory(op, size_bytes, NULL);
     if (op->owned == NULL)
         op->late = HVD_ENOMEM;
     return op->owned;
@@ -69,6 +72,8 @@ static void *on_alloc(void *cookie, const int64_t *rows, int32_t nmembers,
     (void)rows;
     (void)nmembers;
     op->out_dims[0] = total_rows;
+    if (op->row == 0 && op->device == HVD_CUDA)
+        return NULL; /* no elements, and nothing to write them to */
     if (op->row == 0) {
         op->ghost_out = hvi_result_alloc(size_bytes);
         if (op->ghost_out == NULL)
@@ -119,6 +124,28 @@ static bool prepare_reducescatter(struct hvi_op *op, const struct hvi_group *g)
     return op->out != NULL;
 }
 
+/* A tensor on the GPU: the plane finds the place of a result of unknown size. */
+static void device_piece(struct hvi_exec *x, struct hvi_op *op, struct hvi_piece *p)
+{
+    p->in = op->in != NULL ? op->in : op->out != NULL ? op->out : x->nowhere;
+    p->out = op->out;
+    p->count = op->count;
+    p->row = op->row;
+    p->nrows = op->ndim > 0 ? op->dims[0] : 0;
+    p->splits = op->splits;
+    p->rows = op->rows;
+    p->cookie = op;
+    p->ready = op->ready;
+    if (op->kind == HVD_REDUCESCATTER) {
+        op->out_dims[0] = op->dims[0] / x->group.nmembers +
+                          (x->group.me < op->dims[0] % x->group.nmembers);
+        if (op->out_dims[0] * op->row == 0)
+            p->out = x->nowhere;
+    } else if (op->out == NULL && op->rows == NULL) {
+        p->out = x->nowhere; /* no elements */
+    }
+}
+
 static int64_t shape_row(const struct hvi_shape *s)
 {
     int64_t row = 1;
@@ -141,6 +168,8 @@ static bool add_piece(struct hvi_exec *x, struct hvi_op *op, const struct hvi_sh
         p->row = shape_row(s);
         if (hvi_shape_count(s, &p->count, &bytes) != HVD_OK)
             return false;
+    } else if (op->device == HVD_CUDA) {
+        device_piece(x, op, p);
     } else {
         static const char nothing[64];
 
@@ -185,7 +214,7 @@ static bool build_group(struct hvi_exec *x)
     struct hvi_group *g = &x->group;
 
     memset(g, 0, sizeof *g);
-    g->seq = run->seq * STAGES_PER_SEQ + (uint64_t)x->stage;
+    g->seq = (run->seq * STAGES_PER_SEQ + (uint64_t)x->stage) * HVI_SEQ_STEP;
     g->kind = first->kind;
     g->reduce_op = first->reduce_op;
     g->dtype = (uint32_t)x->stage;
@@ -196,6 +225,11 @@ static bool build_group(struct hvi_exec *x)
     g->members = run->pset->ranks;
     g->me = run->pset->me;
     g->alloc = on_alloc;
+    if (first->device == HVD_CUDA) {
+        g->queued = hvi_gpu_queued;
+        g->done = hvi_gpu_done;
+        g->arg = x->run;
+    }
     for (uint32_t i = 0; i < run->nitems; i++) {
         const struct hvi_run_item *item = &run->items[i];
 
@@ -234,6 +268,10 @@ static void finish_run(struct hvi_ctx *c, enum hvd_status status, const char *te
             c->stats.bytes_reduced += (uint64_t)hvi_request_bytes(e->req);
     }
     pthread_mutex_unlock(&c->lock);
+    if (run->on_device) {
+        hvi_gpu_hand_over(run, status, text);
+        return;
+    }
     for (uint32_t i = 0; i < run->nitems; i++)
         if (run->items[i].entry != NULL) {
             hvi_entry_finish(run->items[i].entry, status, text);
@@ -257,6 +295,8 @@ static void fail_everything(struct hvi_ctx *c)
     if (c->plane != NULL)
         c->plane->ops->abort(c->plane, status);
     hvi_list_init(&list);
+    if (c->x.run != NULL && c->x.run->on_device)
+        finish_run(c, status, c->failed_text); /* parts may be on the device */
     pthread_mutex_lock(&c->lock);
     if (c->x.run != NULL)
         hvi_run_free(c->x.run);
@@ -340,6 +380,20 @@ static bool late_only(const struct hvi_exec *x)
     return false;
 }
 
+static struct hvi_plane *plane_of(struct hvi_ctx *c)
+{
+    return c->x.group.done != NULL ? atomic_load(&c->gpu) : c->plane;
+}
+
+/* What a plane that is still good says of a group, equally on every member. */
+static bool refusal(const struct hvi_ctx *c, enum hvd_status rc)
+{
+    if (rc == HVD_EUNSUPPORTED || rc == HVD_EINVAL)
+        return true;
+    return c->x.group.done != NULL &&
+           (rc == HVD_EVERSION || rc == HVD_ENOMEM || rc == HVD_EMISMATCH);
+}
+
 enum step { STEP_IDLE, STEP_MOVED, STEP_WAIT };
 
 static enum step run_progress(struct hvi_ctx *c)
@@ -363,8 +417,17 @@ static enum step run_progress(struct hvi_ctx *c)
             return STEP_MOVED;
         }
         hvi_failpoint("collective");
-        rc = c->plane->ops->start(c->plane, &x->group, &err);
-        if (rc == HVD_EUNSUPPORTED || rc == HVD_EINVAL) {
+        rc = HVD_OK;
+        if (x->group.done != NULL) {
+            rc = hvi_gpu_open_joined(c, &err);
+            if (rc == HVD_OK)
+                hvi_gpu_begin(c, x->run);
+            else
+                hvi_ctx_fail(c, rc, "%s", err.text);
+        }
+        if (rc == HVD_OK)
+            rc = plane_of(c)->ops->start(plane_of(c), &x->group, &err);
+        if (refusal(c, rc) && !has_failed(c)) {
             finish_run(c, rc, err.text);
             return STEP_MOVED;
         }
@@ -374,10 +437,14 @@ static enum step run_progress(struct hvi_ctx *c)
         }
         x->started = true;
     }
-    rc = c->plane->ops->progress(c->plane, &err);
+    rc = plane_of(c)->ops->progress(plane_of(c), &err);
     if (rc == HVD_INPROGRESS)
         return STEP_WAIT;
     if (rc != HVD_OK && !(rc == HVD_ENOMEM && late_only(x))) {
+        if (x->group.done != NULL && refusal(c, rc) && !has_failed(c)) {
+            finish_run(c, rc, err.text);
+            return STEP_MOVED;
+        }
         plane_broke(c, rc, err.text);
         return STEP_MOVED;
     }
@@ -438,7 +505,15 @@ static enum step step(struct hvi_ctx *c)
 struct idle_wait {
     struct hvi_ctx *c;
     struct hvi_op *op; /* NULL: the engine thread */
+    enum hvd_wait_mode mode;
 };
+
+static bool op_settled(void *arg)
+{
+    struct idle_wait *w = arg;
+
+    return hvi_op_settled(w->op, w->mode);
+}
 
 static bool work_for(void *arg)
 {
@@ -449,26 +524,31 @@ static bool work_for(void *arg)
         (c->mode == HVI_MODE_SHM && hvi_board_unread(c->board, c->bell)))
         return true;
     if (w->op != NULL)
-        return hvi_op_status(w->op) != HVD_INPROGRESS;
+        return op_settled(w);
     return atomic_load(&c->want_exec) > 0 || c->stop || c->ninflight == 0;
 }
 
 /* Under exec. */
 static enum hvd_status run_locked(struct hvi_ctx *c, struct hvi_op *op,
-                                  int64_t deadline_ms)
+                                  enum hvd_wait_mode mode, int64_t deadline_ms)
 {
-    struct idle_wait w = {c, op};
+    struct idle_wait w = {c, op, mode};
 
     for (;;) {
         enum step s;
         bool interrupted = false;
 
-        if (op != NULL && hvi_op_status(op) != HVD_INPROGRESS)
+        if (op != NULL && op_settled(&w))
             return HVD_OK;
         if (atomic_load(&c->failed) != 0) {
             fail_everything(c);
             if (op == NULL)
                 return HVD_OK;
+            if (deadline_ms >= 0 && hvi_ms_left(deadline_ms) == 0)
+                return HVD_ETIMEDOUT;
+            if (!op_settled(&w)) /* what is on a GPU ends with the abort there */
+                hvi_bell_sleep(c->bells, c->bell, op_settled, &w, 0, false,
+                               hvi_ms_left(deadline_ms));
             continue;
         }
         s = step(c);
@@ -482,11 +562,11 @@ static enum hvd_status run_locked(struct hvi_ctx *c, struct hvi_op *op,
         if (s == STEP_IDLE && op != NULL && hvi_spin(&c->x.spin, false, work_for, &w))
             continue;
         if (s == STEP_WAIT)
-            interrupted = c->plane->ops->wait(c->plane, hvi_ms_left(deadline_ms));
+            interrupted = plane_of(c)->ops->wait(plane_of(c), hvi_ms_left(deadline_ms));
         else
             interrupted = hvi_bell_sleep(c->bells, c->bell, work_for, &w, 0, false,
                                          hvi_ms_left(deadline_ms));
-        if (interrupted && op != NULL && hvi_op_status(op) == HVD_INPROGRESS)
+        if (interrupted && op != NULL && !op_settled(&w))
             return HVD_EINTR;
     }
 }
@@ -530,7 +610,7 @@ void *hvi_engine_thread(void *arg)
         pthread_mutex_unlock(&c->lock);
         pthread_mutex_lock(&c->exec);
         atomic_store(&c->idle, 1);
-        run_locked(c, NULL, -1);
+        run_locked(c, NULL, HVD_WAIT_DONE, -1);
         atomic_store(&c->idle, 0);
         pthread_mutex_unlock(&c->exec);
         pthread_mutex_lock(&c->lock);
@@ -540,17 +620,20 @@ void *hvi_engine_thread(void *arg)
 }
 
 /* Sleep on the op's status while another thread runs groups. */
-static enum hvd_status sleep_on(struct hvi_op *op, int64_t deadline_ms)
+static enum hvd_status sleep_on(struct hvi_op *op, enum hvd_wait_mode mode,
+                                int64_t deadline_ms)
 {
+    uint32_t seen;
     int left = hvi_ms_left(deadline_ms);
     struct timespec ts = {left / 1000, (long)(left % 1000) * 1000000};
     long rc = 0;
     int error = 0;
 
     atomic_fetch_add(&op->waiters, 1);
-    if (hvi_op_status(op) == HVD_INPROGRESS) {
-        rc = syscall(SYS_futex, &op->status, FUTEX_WAIT_PRIVATE,
-                     (uint32_t)HVD_INPROGRESS, left < 0 ? NULL : &ts, NULL, 0);
+    seen = atomic_load(&op->status);
+    if (!hvi_op_settled(op, mode)) {
+        rc = syscall(SYS_futex, &op->status, FUTEX_WAIT_PRIVATE, seen,
+                     left < 0 ? NULL : &ts, NULL, 0);
         error = errno;
     }
     atomic_fetch_sub(&op->waiters, 1);
@@ -585,16 +668,16 @@ static void hand_over(struct hvi_ctx *c)
 }
 
 enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op,
-                               int64_t deadline_ms)
+                               enum hvd_wait_mode mode, int64_t deadline_ms)
 {
     enum hvd_status rc = HVD_OK;
     bool ran = false;
 
-    while (rc == HVD_OK && hvi_op_status(op) == HVD_INPROGRESS) {
+    while (rc == HVD_OK && !hvi_op_settled(op, mode)) {
         atomic_fetch_add(&c->want_exec, 1);
         ran = take_exec(c);
         if (ran) {
-            rc = run_locked(c, op, deadline_ms);
+            rc = run_locked(c, op, mode, deadline_ms);
             pthread_mutex_unlock(&c->exec);
         }
         atomic_fetch_sub(&c->want_exec, 1);
@@ -602,9 +685,9 @@ enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op,
             hand_over(c);
         } else {
             hand_over(c); /* the engine thread may have parked for us */
-            rc = sleep_on(op, deadline_ms);
+            rc = sleep_on(op, mode, deadline_ms);
             if (rc == HVD_OK && deadline_ms >= 0 && hvi_ms_left(deadline_ms) == 0 &&
-                hvi_op_status(op) == HVD_INPROGRESS)
+                !hvi_op_settled(op, mode))
                 rc = HVD_ETIMEDOUT;
         }
     }
@@ -617,6 +700,6 @@ void hvi_engine_drain(struct hvi_ctx *c)
     hvi_bell_force(c->bells, c->bell);
     pthread_mutex_lock(&c->exec);
     atomic_fetch_sub(&c->want_exec, 1);
-    run_locked(c, NULL, -1);
+    run_locked(c, NULL, HVD_WAIT_DONE, -1);
     pthread_mutex_unlock(&c->exec);
 }

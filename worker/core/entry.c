@@ -55,5 +55,6 @@ void hvi_run_free(struct hvi_run *run)
     for (uint32_t i = 0; i < run->nitems; i++)
         if (run->items[i].entry == NULL)
             hvi_request_free(run->items[i].req);
+    free(run->device_text);
     free(run);
 }

@@ -28,7 +28,6 @@
 #include "worker/plane/cpu/hosts.h"
 
 #define START_TIMEOUT_S 30 /* Horovod's default */
-#define LEASE_S 15         /* of hosts; HVD_LEASE_SECONDS */
 #define LINK_EXTRA_S 5     /* a lost host is told by its lease, not by a broken link */
 #define ANSWER_MS 3000     /* the coordinator's verdict comes this much later at most */
 
@@ -337,7 +336,7 @@ static enum hvd_status make_mesh(struct forming *f, struct hvi_plane **out,
     struct hvi_listener tcp_only = f->listener;
     struct hvi_target *targets = calloc((size_t)c->size, sizeof *targets);
     struct hvi_meet m;
-    int64_t lease_s = LEASE_S;
+    int64_t lease_s = HVI_LEASE_DEFAULT_S;
     enum hvd_status rc = HVD_OK;
 
     tcp_only.unix_fd = -1;
@@ -359,7 +358,8 @@ static enum hvd_status make_mesh(struct forming *f, struct hvi_plane **out,
     if (rc == HVD_OK)
         rc = hvi_meet_run(&m, &tcp_only, targets, c->rank, c->size - 1 - c->rank, err);
     if (rc == HVD_OK)
-        rc = hvi_env_int("LEASE_SECONDS", LEASE_S, 1, 86400, &lease_s, err);
+        rc = hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S, HVI_LEASE_MIN_S,
+                         HVI_LEASE_MAX_S, &lease_s, err);
     if (rc == HVD_OK)
         rc = hvi_tcp_new(c->rank, c->size, m.fds, out, err);
     if (rc == HVD_OK)
@@ -651,6 +651,7 @@ enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **o
         hvi_spin_init(&f.c->x.spin, f.c->local_size);
         rc = hvi_timeline_setup(f.c, err);
     }
+    f.c->nstatic = f.c->npsets - 1;
     if (rc == HVD_OK)
         rc = start_threads(f.c, err);
     if (rc != HVD_OK) {

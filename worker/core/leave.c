@@ -86,6 +86,7 @@ void hvi_ctx_leave(struct hvi_ctx *c)
         hvi_op_unref(join);
     }
     hvi_engine_drain(c);
+    hvi_gpu_settle(c);
     if (c->mode != HVI_MODE_SOLO)
         say_final(c);
     hvi_ctx_stop_threads(c);

@@ -27,7 +27,6 @@
 #include "worker/core/timeline.h"
 
 #define READ_CHUNK (64 * 1024)
-#define LEASE_S 15      /* of hosts; HVD_LEASE_SECONDS */
 #define LEASE_EXTRA_S 5 /* an agent knows better, and earlier, that the link is dead */
 
 /* ---- connecting ------------------------------------------------------------------ */
@@ -67,8 +66,9 @@ enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
     struct hvi_hs_client hs;
     uint8_t hello[HVI_HELLO_BYTES];
     uint8_t reply[HVI_HELLO_BYTES];
-    int64_t lease_s = LEASE_S;
-    enum hvd_status rc = hvi_env_int("LEASE_SECONDS", LEASE_S, 1, 86400, &lease_s, err);
+    int64_t lease_s = HVI_LEASE_DEFAULT_S;
+    enum hvd_status rc = hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S,
+                                     HVI_LEASE_MIN_S, HVI_LEASE_MAX_S, &lease_s, err);
 
     if (rc != HVD_OK)
         return rc;
@@ -223,6 +223,7 @@ void hvi_link_kick(struct hvi_ctx *c)
 
 void hvi_ctx_fail(struct hvi_ctx *c, enum hvd_status status, const char *fmt, ...)
 {
+    struct hvi_plane *gpu;
     va_list ap;
     bool first;
 
@@ -247,6 +248,9 @@ void hvi_ctx_fail(struct hvi_ctx *c, enum hvd_status status, const char *fmt, ..
     hvi_log_info("epoch", "epoch=%u failed: %s", c->epoch, c->failed_text);
     if (c->plane != NULL)
         c->plane->ops->abort(c->plane, status);
+    gpu = atomic_load(&c->gpu);
+    if (gpu != NULL)
+        gpu->ops->abort(gpu, status);
     if (c->bells != NULL) {
         hvi_bell_force(c->bells, c->bell);
         hvi_engine_kick(c);

@@ -11,6 +11,7 @@
 
 #include "proto/base/assert.h"
 #include "worker/core/alloc.h"
+#include "worker/plane/nccl/device.h"
 
 #define MAX_HANDLES (1u << 22)
 
@@ -60,6 +61,8 @@ void hvi_op_unref(struct hvi_op *op)
         atomic_fetch_sub_explicit(&op->refs, 1, memory_order_acq_rel) != 1)
         return;
     release_regions(op);
+    hvi_event_unref(op->ready);
+    hvi_event_unref(op->queued);
     hvi_result_free(op->owned);
     free(op->ghost);
     hvi_result_free(op->ghost_out);
@@ -82,7 +85,8 @@ void *hvi_result_alloc(size_t size_bytes)
 
 void hvi_result_free(void *data)
 {
-    free(data);
+    if (!hvi_device_free(data))
+        free(data);
 }
 
 /* Under g.lock. A full queue that cannot grow drops the handle: poll still tells. */
@@ -108,6 +112,19 @@ static void queue_done(hvd_handle handle)
         return; /* the counter cannot overflow: it is 0 or 1 */
 }
 
+static void wake_waiters(struct hvi_op *op)
+{
+    if (atomic_load(&op->waiters) > 0)
+        syscall(SYS_futex, &op->status, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+void hvi_op_set_queued(struct hvi_op *op)
+{
+    HVI_ASSERT(hvi_op_status(op) == HVD_INPROGRESS);
+    atomic_store(&op->status, HVI_OP_QUEUED);
+    wake_waiters(op);
+}
+
 void hvi_op_complete(struct hvi_op *op, enum hvd_status status, const char *text)
 {
     HVI_ASSERT(hvi_op_status(op) == HVD_INPROGRESS && status != HVD_INPROGRESS);
@@ -117,8 +134,7 @@ void hvi_op_complete(struct hvi_op *op, enum hvd_status status, const char *text
         op->error = strdup(text);
     }
     atomic_store(&op->status, (uint32_t)status);
-    if (atomic_load(&op->waiters) > 0)
-        syscall(SYS_futex, &op->status, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    wake_waiters(op);
     if (atomic_load(&g.fd) >= 0) {
         pthread_mutex_lock(&g.lock);
         queue_done(op->handle);

@@ -12,11 +12,16 @@
 
 #include "proto/base/err.h"
 
+struct hvi_event; /* worker/plane/nccl/device.h */
+
 struct hvi_op {
     _Atomic int refs; /* the handle's, and the flight's */
     _Atomic uint32_t
         status;          /* enum hvd_status as bits; futex; INPROGRESS until complete */
     _Atomic int waiters; /* threads asleep on status */
+    int32_t device, device_id; /* enum hvd_device_type, GPU ordinal */
+    struct hvi_event *ready;   /* GPU: after it `in` has its contents; or NULL */
+    struct hvi_event *queued; /* GPU: after it the result is there; set before QUEUED */
     hvd_handle handle;
     uint32_t kind, dtype;
     int32_t pset, ndim, out_ndim, nmembers, last_joined;
@@ -37,15 +42,30 @@ struct hvi_op {
     void *arg;
 };
 
+/** A status inside only: the work is queued on the device, hvd_stream_wait() orders
+ *  streams after it. Everyone else sees HVD_INPROGRESS. */
+#define HVI_OP_QUEUED 2u
+
 /** One reference, for the caller. NULL: out of memory. */
 struct hvi_op *hvi_op_new(void);
 void hvi_op_ref(struct hvi_op *op);
 void hvi_op_unref(struct hvi_op *op); /* NULL allowed */
 static inline enum hvd_status hvi_op_status(const struct hvi_op *op)
 {
-    return (enum hvd_status)(int32_t)atomic_load_explicit(&op->status,
-                                                          memory_order_acquire);
+    uint32_t status = atomic_load_explicit(&op->status, memory_order_acquire);
+
+    return status == HVI_OP_QUEUED ? HVD_INPROGRESS : (enum hvd_status)(int32_t)status;
 }
+/** true: waiting in this mode is over. */
+static inline bool hvi_op_settled(const struct hvi_op *op, enum hvd_wait_mode mode)
+{
+    uint32_t status = atomic_load_explicit(&op->status, memory_order_acquire);
+
+    return status != (uint32_t)HVD_INPROGRESS &&
+           (status != HVI_OP_QUEUED || mode == HVD_WAIT_ENQUEUED);
+}
+/** The work of op is queued: waiters in mode ENQUEUED go on. Not after complete. */
+void hvi_op_set_queued(struct hvi_op *op);
 
 /** 64-byte aligned; released with hvi_result_free(). NULL: no memory. */
 void *hvi_result_alloc(size_t size_bytes);

@@ -12,6 +12,7 @@
 #include "proto/base/names.h"
 #include "worker/core/alloc.h"
 #include "worker/core/ctx.h"
+#include "worker/plane/nccl/nccl.h"
 #include "worker/plane/reduce/reduce.h"
 
 static const char *shown_name(const struct hvd_op *op)
@@ -29,10 +30,6 @@ static enum hvd_status check_tensor(const struct hvd_op *op, const struct hvd_te
 
     if (size == 0)
         return hvi_fail(err, HVD_EINVAL, "%s: dtype %d is unknown", name, t->dtype);
-    if (t->device != HVD_CPU)
-        return hvi_fail(err, HVD_EUNSUPPORTED,
-                        "%s: device type %d is not supported by this build", name,
-                        t->device);
     if (t->ndim < 0 || t->ndim > HVD_NDIM_MAX)
         return hvi_fail(err, HVD_EINVAL, "%s: ndim %d is not in 0..%d", name, t->ndim,
                         HVD_NDIM_MAX);
@@ -66,9 +63,16 @@ static enum hvd_status check_head(const struct hvd_op *op, struct hvi_err *err)
         return hvi_fail(err, HVD_EINVAL, "kind %d is unknown", op->kind);
     if (op->name != NULL && strlen(op->name) > HVD_NAME_MAX)
         return hvi_fail(err, HVD_EINVAL, "name is longer than %d bytes", HVD_NAME_MAX);
-    if (op->ready.kind != HVD_READY_NONE)
-        return hvi_fail(err, HVD_EUNSUPPORTED,
-                        "%s: ready events are for GPU tensors, which this build lacks",
+    if (op->in.device != HVD_CPU && op->in.device != HVD_CUDA)
+        return hvi_fail(err, HVD_EUNSUPPORTED, "%s: device type %d is unknown",
+                        shown_name(op), op->in.device);
+    if (op->ready.kind != HVD_READY_NONE && op->in.device != HVD_CUDA)
+        return hvi_fail(err, HVD_EINVAL, "%s: ready events are for GPU tensors",
+                        shown_name(op));
+    if (op->out.data != NULL && op->kind != HVD_BARRIER &&
+        (op->out.device != op->in.device ||
+         (op->in.device == HVD_CUDA && op->out.device_id != op->in.device_id)))
+        return hvi_fail(err, HVD_EINVAL, "%s: in and out are on different devices",
                         shown_name(op));
     if (!isfinite(op->prescale) || !isfinite(op->postscale))
         return hvi_fail(err, HVD_EINVAL, "%s: scale is not finite", shown_name(op));
@@ -197,7 +201,10 @@ static enum hvd_status fill_op(struct hvi_op *o, const struct hvd_op *op,
 {
     bool same_size = op->kind == HVD_ALLREDUCE || op->kind == HVD_BROADCAST;
     size_t bytes = (size_t)count * hvi_dtype_size((uint32_t)op->in.dtype);
+    bool gpu = op->in.device == HVD_CUDA;
 
+    o->device = op->in.device;
+    o->device_id = gpu ? op->in.device_id : 0;
     o->kind = (uint32_t)op->kind;
     o->dtype = (uint32_t)op->in.dtype;
     o->pset = op->pset;
@@ -224,15 +231,16 @@ static enum hvd_status fill_op(struct hvi_op *o, const struct hvd_op *op,
     else
         o->user_out = op->out.data;
     if (same_size && o->out == NULL && count > 0) {
-        o->owned = hvi_result_alloc((size_t)count * hvi_dtype_size(o->dtype));
+        o->owned = hvi_op_memory(o, (size_t)count * hvi_dtype_size(o->dtype), err);
         if (o->owned == NULL)
-            return hvi_fail(err, HVD_ENOMEM, "%s: no memory for the result",
-                            shown_name(op));
+            return HVD_ENOMEM;
         o->out = o->owned;
     }
-    o->in_region = hvi_region_find(op->in.data, bytes);
-    o->out_region =
-        hvi_region_find(op->out.data, same_size ? bytes : op->out_capacity_bytes);
+    if (!gpu) {
+        o->in_region = hvi_region_find(op->in.data, bytes);
+        o->out_region =
+            hvi_region_find(op->out.data, same_size ? bytes : op->out_capacity_bytes);
+    }
     if (!by_rows(op->kind))
         return HVD_OK;
     o->rows = calloc((size_t)set->size, sizeof *o->rows);
@@ -241,7 +249,7 @@ static enum hvd_status fill_op(struct hvi_op *o, const struct hvd_op *op,
     if (o->rows == NULL ||
         (op->splits != NULL && op->kind == HVD_ALLTOALL && o->splits == NULL))
         return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", shown_name(op));
-    if (o->row == 0 && o->dims[0] > 0 && op->kind != HVD_REDUCESCATTER) {
+    if (o->row == 0 && o->dims[0] > 0 && op->kind != HVD_REDUCESCATTER && !gpu) {
         o->ghost = calloc((size_t)o->dims[0], hvi_dtype_size(o->dtype));
         if (o->ghost == NULL)
             return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", shown_name(op));
@@ -276,6 +284,7 @@ static void fill_request(struct hvi_request *r, const struct hvd_op *op, bool gr
         r->reduce_op = HVD_SUM;
     }
     r->root = op->kind == HVD_BROADCAST ? op->root : 0;
+    r->device = (uint32_t)op->in.device;
 }
 
 /* All ops of a group run as one: what must be equal among them. */
@@ -285,12 +294,15 @@ static enum hvd_status check_group(const struct hvd_op *ops, int32_t count,
     for (int32_t i = 1; i < count; i++) {
         if (ops[i].kind != ops[0].kind || ops[i].pset != ops[0].pset ||
             ops[i].reduce_op != ops[0].reduce_op || ops[i].root != ops[0].root ||
+            ops[i].in.device != ops[0].in.device ||
+            (ops[0].in.device == HVD_CUDA &&
+             ops[i].in.device_id != ops[0].in.device_id) ||
             memcmp(&ops[i].prescale, &ops[0].prescale, sizeof(double)) != 0 ||
             memcmp(&ops[i].postscale, &ops[0].postscale, sizeof(double)) != 0)
             return hvi_fail(
                 err, HVD_EINVAL,
                 "group: member %d differs from member 0 in kind, process set, "
-                "op, root or scale",
+                "op, root, scale or device",
                 i);
     }
     return HVD_OK;
@@ -316,9 +328,24 @@ static enum hvd_status check_op(const struct hvd_op *op, const struct hvi_pset *
     return rc;
 }
 
-static enum hvd_status make_op(const struct hvd_op *op, const struct hvi_pset *set,
-                               struct hvi_shape *shape, struct hvi_op **out,
-                               struct hvi_err *err)
+/* After it the caller's tensor is there; recorded now, on the caller's stream. */
+static enum hvd_status record_ready(struct hvi_ctx *c, const struct hvd_op *op,
+                                    struct hvi_op *o, struct hvi_err *err)
+{
+    struct hvi_err why = {{0}};
+    enum hvd_status rc;
+
+    if (op->in.device != HVD_CUDA)
+        return HVD_OK;
+    rc = hvi_device_ready(hvi_nccl_device(c->gpu), &op->ready, &o->ready, &why);
+    if (rc != HVD_OK)
+        hvi_fail(err, rc, "%s: %s", shown_name(op), why.text);
+    return rc;
+}
+
+static enum hvd_status make_op(struct hvi_ctx *c, const struct hvd_op *op,
+                               const struct hvi_pset *set, struct hvi_shape *shape,
+                               struct hvi_op **out, struct hvi_err *err)
 {
     int64_t count;
     struct hvi_op *o;
@@ -330,6 +357,8 @@ static enum hvd_status make_op(const struct hvd_op *op, const struct hvi_pset *s
     if (o == NULL)
         return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", shown_name(op));
     rc = fill_op(o, op, set, count, err);
+    if (rc == HVD_OK)
+        rc = record_ready(c, op, o, err);
     if (rc == HVD_OK) {
         fill_shape(shape, op);
         rc = hvi_handle_add(o);
@@ -449,7 +478,7 @@ static enum hvd_status submit_locked(struct hvi_ctx *c, const struct hvd_op *ops
         goto done;
     }
     for (int32_t i = 0; i < count && rc == HVD_OK; i++)
-        rc = make_op(&ops[i], set, &e->req->shapes[i], &e->ops[i], err);
+        rc = make_op(c, &ops[i], set, &e->req->shapes[i], &e->ops[i], err);
     if (rc != HVD_OK)
         goto done;
     fill_request(e->req, &ops[0], grouped);
@@ -494,6 +523,8 @@ enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t 
         rc = check_head(&ops[i], err);
     if (rc == HVD_OK && grouped)
         rc = check_group(ops, count, err);
+    if (rc == HVD_OK && ops[0].in.device == HVD_CUDA)
+        rc = hvi_gpu_open(c, ops[0].in.device_id, err);
     if (rc != HVD_OK)
         return rc;
     pthread_mutex_lock(&c->lock);
@@ -504,7 +535,8 @@ enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t 
     return rc;
 }
 
-enum hvd_status hvi_submit_join(struct hvi_ctx *c, hvd_handle *out, struct hvi_err *err)
+enum hvd_status hvi_submit_join(struct hvi_ctx *c, int32_t device_id, hvd_handle *out,
+                                struct hvi_err *err)
 {
     struct hvi_op *op = hvi_op_new();
     enum hvd_status rc;
@@ -524,6 +556,7 @@ enum hvd_status hvi_submit_join(struct hvi_ctx *c, hvd_handle *out, struct hvi_e
     if (rc == HVD_OK) {
         *out = op->handle;
         c->join_op = op; /* takes our reference */
+        c->join_device = device_id;
         c->join_since_ms = hvi_now_ms();
         op = NULL;
         hvi_negotiate_join(c);

@@ -23,6 +23,7 @@
 #include <hvd/hvd.h>
 
 #include "mnist/data.h"
+#include "mnist/gpu.h"
 #include "mnist/mlp.h"
 
 struct options {
@@ -30,6 +31,7 @@ struct options {
     double lr, momentum;
     uint64_t seed;
     const char *data, *checkpoint, *dump_grads;
+    int cuda; /* gradients are reduced on GPUs */
 };
 
 struct trainer {
@@ -40,6 +42,7 @@ struct trainer {
     float *grads;             /* [MLP_PARAMS], from hvd_alloc: reduced without a copy */
     int32_t *order;           /* [train.count], the epoch's shuffle */
     struct mlp_work work;
+    struct mnist_gpu gpu; /* --device cuda: a copy of grads */
 };
 
 /* ---- small things ---- */
@@ -109,8 +112,22 @@ static uint64_t checksum(const float *values, size_t elem_count)
 
 /* ---- what the ranks do together ---- */
 
+/* The tensor is on the GPU: queue its copy, and say on which stream it becomes ready. */
+static void move_to_gpu(struct trainer *t, const struct mlp_slice *slice,
+                        struct hvd_op *op)
+{
+    if (mnist_gpu_put(&t->gpu, slice->offset_elems, t->grads + slice->offset_elems,
+                      slice->elem_count) != 0)
+        exit(1);
+    op->in.data = t->gpu.data + slice->offset_elems;
+    op->in.device = HVD_CUDA;
+    op->in.device_id = t->gpu.id;
+    op->ready.kind = HVD_READY_CUSTREAM;
+    op->ready.object = t->gpu.stream;
+}
+
 /* Queue the sum over all ranks of `count` gradient tensors, in place, as one group. */
-static void start_sum(float *grads, const enum mlp_tensor *which, int32_t count,
+static void start_sum(struct trainer *t, const enum mlp_tensor *which, int32_t count,
                       const char *group, hvd_handle *out)
 {
     struct hvd_op ops[MLP_TENSORS];
@@ -127,25 +144,34 @@ static void start_sum(float *grads, const enum mlp_tensor *which, int32_t count,
         ops[i].kind = HVD_ALLREDUCE;
         ops[i].reduce_op = HVD_SUM;
         ops[i].name = names[i];
-        ops[i].in.data = grads + slice->offset_elems;
+        ops[i].in.data = t->grads + slice->offset_elems;
         ops[i].in.dims = &dims[i];
         ops[i].in.ndim = 1;
         ops[i].in.dtype = HVD_FLOAT32;
+        if (t->opt.cuda)
+            move_to_gpu(t, slice, &ops[i]);
         ops[i].out = ops[i].in;
     }
     need(hvd_enqueue_group(ops, count, group, out), "hvd_enqueue_group");
 }
 
-static void finish(hvd_handle *handles, int32_t count)
+/* On a GPU it is enough that the sums are queued: the copy back comes after them. */
+static void finish(struct trainer *t, hvd_handle *handles, int32_t count)
 {
+    enum hvd_wait_mode mode = t->opt.cuda ? HVD_WAIT_ENQUEUED : HVD_WAIT_DONE;
     enum hvd_status status;
 
     do
-        status = hvd_wait_all(handles, count, HVD_WAIT_DONE, -1);
+        status = hvd_wait_all(handles, count, mode, -1);
     while (status == HVD_EINTR);
     need(status, "allreduce of the gradients");
-    for (int32_t i = 0; i < count; i++)
+    for (int32_t i = 0; i < count; i++) {
+        if (t->opt.cuda)
+            need(hvd_stream_wait(handles[i], t->gpu.stream), "hvd_stream_wait");
         hvd_release(handles[i]);
+    }
+    if (t->opt.cuda && mnist_gpu_get(&t->gpu, t->grads) != 0)
+        exit(1);
 }
 
 /* Forward and backward pass over this rank's part of one batch. The output layer's
@@ -159,10 +185,10 @@ static void batch_gradients(struct trainer *t, double *loss_sum, double *correct
 
     mlp_forward(&t->work, t->params, loss_sum, correct);
     mlp_backward_output(&t->work, t->params, t->grads);
-    start_sum(t->grads, output, 2, "output layer", handles);
+    start_sum(t, output, 2, "output layer", handles);
     mlp_backward_hidden(&t->work, t->grads);
-    start_sum(t->grads, hidden, 2, "hidden layer", handles + 2);
-    finish(handles, 4);
+    start_sum(t, hidden, 2, "hidden layer", handles + 2);
+    finish(t, handles, 4);
 }
 
 /* Rank 0 decides where all start. */
@@ -370,6 +396,7 @@ static void usage(FILE *to)
         "  --batch N           images a step, over all ranks together (128)\n"
         "  --lr X              learning rate (0.1)\n"
         "  --momentum X        momentum of SGD (0.9)\n"
+        "  --device WHERE      cpu, or cuda: gradients are reduced on GPUs (cpu)\n"
         "  --seed N            of the first weights and of the shuffle (1)\n"
         "  --data DIR          with the gzipped IDX files (those of the source tree;\n"
         "                      or $HVD_EXAMPLES_DATA)\n"
@@ -402,6 +429,13 @@ static int parse_int(const char *option, const char *text)
     return (int)value;
 }
 
+static int parse_device(const char *text)
+{
+    if (strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0)
+        refuse("--device", text, "cpu or cuda");
+    return strcmp(text, "cuda") == 0;
+}
+
 static double parse_real(const char *option, const char *text, double max)
 {
     char want[64];
@@ -425,6 +459,7 @@ static void parse_options(int argc, char **argv, struct options *o)
         {"lr", required_argument, NULL, 'l'},
         {"momentum", required_argument, NULL, 'm'},
         {"seed", required_argument, NULL, 's'},
+        {"device", required_argument, NULL, 'D'},
         {"data", required_argument, NULL, 'd'},
         {"checkpoint", required_argument, NULL, 'c'},
         {"dump-grads", required_argument, NULL, 'g'},
@@ -450,6 +485,9 @@ static void parse_options(int argc, char **argv, struct options *o)
             break;
         case 's':
             o->seed = (uint64_t)parse_int("--seed", optarg);
+            break;
+        case 'D':
+            o->cuda = parse_device(optarg);
             break;
         case 'd':
             o->data = optarg;
@@ -484,6 +522,8 @@ int main(int argc, char **argv)
     need(hvd_init(NULL), "hvd_init");
     t.rank = hvd_rank();
     t.size = hvd_size();
+    if (t.opt.cuda && mnist_gpu_open(&t.gpu, hvd_local_rank(), MLP_PARAMS) != 0)
+        exit(1);
     load_data(&t);
     t.params = need_memory(calloc(MLP_PARAMS, sizeof *t.params));
     t.velocity = need_memory(calloc(MLP_PARAMS, sizeof *t.velocity));

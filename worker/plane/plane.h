@@ -13,6 +13,7 @@
 #include "proto/base/err.h"
 
 struct hvi_shared; /* worker/plane/shared.h */
+struct hvi_event; /* worker/plane/nccl/device.h */
 
 /** One tensor of a sealed group on this rank. */
 struct hvi_piece {
@@ -30,11 +31,18 @@ struct hvi_piece {
     void *cookie;          /* handed to hvi_group.alloc */
     /* the block that holds `in`, `out` when peers may read them there; else NULL */
     struct hvi_shared *in_mem, *out_mem;
+    /* device tensors: */
+    struct hvi_event *ready; /* its contents are there after it; NULL: they are now */
+    int64_t nrows;           /* rows of `in` where row == 0 (they have no elements) */
 };
+
+/** A device plane uses the numbers up to the next group's for exchanges of its own on the
+ *  CPU plane. */
+#define HVI_SEQ_STEP 8u
 
 /** One sealed group: pieces of one kind, op, dtype and process set. */
 struct hvi_group {
-    uint64_t seq;       /* place in the order; grows by >= 1 between calls */
+    uint64_t seq;       /* place in the order; grows by >= HVI_SEQ_STEP between calls */
     uint32_t kind;      /* enum hvd_kind: allreduce, allgather, broadcast, alltoall,
                          * reducescatter, barrier */
     uint32_t reduce_op; /* enum hvd_reduce_op */
@@ -52,12 +60,21 @@ struct hvi_group {
      * after taking part to the end (payload dropped), so that peers do not hang. */
     void *(*alloc)(void *cookie, const int64_t *rows, int32_t nmembers,
                    int64_t total_rows, size_t size_bytes);
+    /**
+     * Device tensors. done == NULL: progress is over when the outputs are written. Else it
+     * is over (HVD_OK) when the work is queued on the device: `queued` was called with the
+     * event that comes after it (borrowed: take a reference), and `done` is called once,
+     * from another thread, when the outputs are written or the plane has failed.
+     */
+    void (*queued)(void *arg, struct hvi_event *event);
+    void (*done)(void *arg, enum hvd_status status, const char *text);
+    void *arg;
 };
 
 struct hvi_plane; /* a backend's object begins with `const struct hvi_plane_ops *ops` */
 
 struct hvi_plane_ops {
-    const char *name; /* "shm", "tcp" */
+    const char *name; /* "shm", "tcp", "nccl" */
     /** Begin a group. HVD_EUNSUPPORTED, HVD_EINVAL at once and equally on every member
      *  (nothing was sent). The group stays borrowed until progress says it is over. */
     enum hvd_status (*start)(struct hvi_plane *p, const struct hvi_group *group,

@@ -278,8 +278,12 @@ Test(api, misuse_is_named, .timeout = 20)
     op.splits = splits;
     op.nsplits = 1;
     REFUSED(HVD_EINVAL, "5");
+    op.in.device = 7;
+    REFUSED(HVD_EUNSUPPORTED, "device type 7");
     op.in.device = HVD_CUDA;
-    REFUSED(HVD_EUNSUPPORTED, "device");
+    REFUSED(HVD_EINVAL, "different devices");
+    op.ready.kind = HVD_READY_CUSTREAM;
+    REFUSED(HVD_EINVAL, "ready events are for GPU tensors");
     op.prescale = (double)INFINITY;
     REFUSED(HVD_EINVAL, "finite");
     op.in.dtype = HVD_BOOL;
@@ -505,17 +509,16 @@ Test(api, memory_may_run_out_anywhere, .timeout = 60)
     }
 }
 
-Test(api, equal_static_process_sets_are_refused_before_the_job_hears_of_them, .timeout = 10)
+Test(api, equal_static_process_sets_are_refused_before_the_job_hears_of_them,
+     .timeout = 10)
 {
     int32_t a[] = {0, 1};
     int32_t b[] = {1, 0};
     int32_t c[] = {0};
     const int32_t *lists[] = {c, a, b};
     int32_t sizes[] = {1, 2, 2};
-    struct hvd_config config = {.size = sizeof config,
-                                .nsets = 3,
-                                .set_ranks = lists,
-                                .set_sizes = sizes};
+    struct hvd_config config = {
+        .size = sizeof config, .nsets = 3, .set_ranks = lists, .set_sizes = sizes};
 
     unsetenv("HVD_COORDINATOR");
     unsetenv("HOROVOD_COORDINATOR");

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdrun/optnear.h"
 #include "hvdrun/opts.h"
 
 #define ARGC_MAX 32
@@ -208,17 +209,6 @@ Test(opts, interfaces_add_up, .timeout = 5)
     hvi_opts_fini(&l.opts);
 }
 
-Test(opts, the_option_with_two_words_takes_two, .timeout = 5)
-{
-    struct line l;
-
-    good(&l, "-np 3 --blacklist-cooldown-range 5 10 ./train a b");
-    cr_assert_eq(l.opts.ncommand, 3);
-    cr_assert_str_eq(l.opts.command[0], "./train");
-    cr_assert_eq(l.opts.nnotes, 1u);
-    hvi_opts_fini(&l.opts);
-}
-
 Test(opts, times_have_units, .timeout = 5)
 {
     static const struct {
@@ -281,8 +271,65 @@ Test(opts, mistakes_are_named, .timeout = 5)
     bad("--grace forever x", "is not a time");
     bad("-x =3 x", "no name before the '='");
     bad("-H a --hostfile b x", "exclude each other");
-    bad("--host-discovery-script d x", "not supported");
+    bad("-np 2 --json x", "--json needs --dry-run");
     bad("--timeline-filename= x", "the argument is empty");
+}
+
+Test(opts, elastic_wishes_are_refused_in_one_line, .timeout = 5)
+{
+    bad("--host-discovery-script d x", "--host-discovery-script: not yet: elastic");
+    bad("-np 2 --min-np 2 --max-np 2 x", "--min-np: not yet: elastic");
+    bad("--min-num-proc 2 x", "--min-np: not yet");
+    bad("--max-np 4 x", "--max-np: not yet");
+    bad("--slots-per-host 4 x", "--slots-per-host: not yet");
+    bad("--elastic-timeout 4 x", "--elastic-timeout: not yet");
+    bad("--reset-limit 4 x", "--reset-limit: not yet");
+    bad("--blacklist-cooldown-range 1 10 x", "--blacklist-cooldown-range: not yet");
+    bad("--min-np many x", "--min-np: 'many' is not a whole number");
+}
+
+Test(opts, a_wrong_option_is_answered_with_the_nearest, .timeout = 5)
+{
+    static const struct {
+        const char *word, *want;
+    } rows[] = {
+        {"--hostsfile", "--hostfile"},
+        {"--host-file", "--hostfile"},
+        {"--hostfiel", "--hostfile"},
+        {"--host", "--hosts"},
+        {"--hots=a:4", "--hosts"},
+        {"-hosts", "--hosts"},
+        {"--num-procs", "--num-proc"},
+        {"--timeot", "--timeout"},
+        {"--timeline", "--timeline-filename"},
+        {"--output-filenames", "--output-filename"},
+        {"--dryrun", "--dry-run"},
+        {"--over-subscribe", "--oversubscribe"},
+        {"--network-iface", "--network-interface"},
+        {"--cycle-time", "--cycle-time-ms"},
+        {"--np", "-np"},
+    };
+    static const char *const none[] = {
+        "--zzzzzzzz",
+        "-Q",
+        "--",
+        "",
+        "--qwertyuiop=hosts",
+        "--ggggggggggggggggggggggggggggggggggggggggggggggg"
+        "gggggggggggggggggggggggggggggggggggggggggggg"};
+    char room[64];
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const char *got = hvi_opt_near(rows[i].word, room, sizeof room);
+
+        cr_assert(got != NULL && strcmp(got, rows[i].want) == 0, "%s gave %s",
+                  rows[i].word, got != NULL ? got : "nothing");
+    }
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
+        cr_assert_null(hvi_opt_near(none[i], room, sizeof room), "'%s' gave %s",
+                       none[i], room);
+    bad("--hostsfile x", "unknown option '--hostsfile'; did you mean --hostfile?");
+    bad("-hosts a:4 x", "did you mean --hosts?");
 }
 
 Test(opts, every_row_can_be_used_and_told_apart, .timeout = 10)

@@ -125,6 +125,24 @@ Test(plan, oversubscribing_goes_round_the_hosts, .timeout = 5)
     done(&m);
 }
 
+Test(plan, oversubscribing_stops_at_max_slots, .timeout = 5)
+{
+    static const char text[] = "a slots=1 max_slots=2\nb slots=1 max_slots=3\n";
+    struct hvi_plan_wish wish = {.np = 5, .oversubscribe = true};
+    struct made m = {.rc = HVD_OK};
+
+    cr_assert_eq(hvi_hosts_parse_file(&m.hosts, "h", text, sizeof text - 1, &m.err),
+                 HVD_OK);
+    cr_assert_eq(hvi_plan_make(&m.hosts, &wish, &m.plan, &m.err), HVD_OK);
+    cr_assert_str_eq(places(&m.plan), "a.0/2 a.1/2 b.0/3 b.1/3 b.2/3");
+    hvi_plan_fini(&m.plan);
+    wish.np = 6;
+    cr_assert_eq(hvi_plan_make(&m.hosts, &wish, &m.plan, &m.err), HVD_EINVAL);
+    cr_assert_str_eq(m.err.text,
+                     "-np 6 needs 6 slots, max_slots of the hosts allow 5 (a:2 b:3)");
+    done(&m);
+}
+
 Test(plan, more_ranks_than_supported_is_a_limit, .timeout = 5)
 {
     struct made m = make("a:1024,b:1024", 0, false);

@@ -36,12 +36,16 @@
 #include "worker/plane/cpu/cpu.h"
 #include "worker/plane/cpu/hosts.h"
 #include "worker/plane/cpu/tcp.h"
+#include "worker/plane/nccl/nccl.h"
 #include "worker/plane/reduce/reduce.h"
 #include "worker/plane/shared.h"
 
+#include "nccl/fakes.h"
+
 #define WORLD_MAX 64
 
-enum world_plane { WORLD_SHM, WORLD_TCP, WORLD_HOSTS };
+/* NCCL: the GPU plane with the fake driver and NCCL, over the shm plane */
+enum world_plane { WORLD_SHM, WORLD_TCP, WORLD_HOSTS, WORLD_NCCL };
 enum world_how { WORLD_PROCESSES, WORLD_THREADS };
 /** Where tensors lie: malloc, memory that peers can map, or both by rank and tensor. */
 enum world_memory { WORLD_ORDINARY, WORLD_SHARED, WORLD_MIXED };
@@ -53,6 +57,8 @@ struct world_shared {
     _Atomic int done[WORLD_MAX];
     _Atomic uint64_t number[WORLD_MAX]; /* for the bodies */
 };
+
+struct rank;
 
 struct world {
     enum world_plane plane;
@@ -66,15 +72,22 @@ struct world {
     int fds[WORLD_MAX][WORLD_MAX];
     struct world_shared *shared;
     _Atomic(struct hvi_plane *) planes[WORLD_MAX]; /* threads: for stopping them */
+    /* NCCL: */
+    bool share_gpu;
+    size_t buffer_bytes;
+    int64_t timeout_ms, abort_ms;
+    const char *fakes;                  /* NULL, or "old/" */
+    void (*before_gpu)(struct rank *r); /* sets the environment of a rank */
+    void (*broken)(void *rank, enum hvd_status status, const char *text);
 };
 
-struct rank;
 typedef void world_body(struct rank *r, void *arg);
 
 struct rank {
     struct world *w;
     int n, me;
     struct hvi_plane *p;
+    struct hvi_plane *below; /* NCCL: the CPU plane */
     uint64_t seq;
     char where[160];
     struct hvi_shared *block; /* of tensors that peers can map; blocks come and go */
@@ -220,18 +233,18 @@ static void world_make(struct world *w, enum world_plane plane, int n,
                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert(w->shared != MAP_FAILED);
     world_hosts(w);
-    if (plane != WORLD_SHM)
+    if (plane != WORLD_SHM && plane != WORLD_NCCL)
         world_sockets(w);
     if (plane == WORLD_HOSTS)
         world_segment(w, 4096, 3);
-    else if (plane == WORLD_SHM)
+    else if (plane == WORLD_SHM || plane == WORLD_NCCL)
         world_segment(w, part_bytes > 0 ? part_bytes : 256 * 1024,
                       nslots > 0 ? nslots : 4);
 }
 
 static void world_close(struct world *w, int but)
 {
-    if (w->plane == WORLD_SHM)
+    if (w->plane == WORLD_SHM || w->plane == WORLD_NCCL)
         return;
     for (int i = 0; i < w->n; i++)
         for (int k = 0; k < w->n; k++)
@@ -277,6 +290,36 @@ static enum hvd_status attach_hosts(struct rank *r, struct hvi_err *err)
     return rc;
 }
 
+static enum hvd_status attach_nccl(struct rank *r, struct hvi_err *err)
+{
+    struct hvi_nccl_setup setup = {.rank = r->me, .size = r->n, .host = "here"};
+    enum hvd_status rc = hvi_shm_attach(r->w->bells + 1, r->w->bells, r->me, r->n,
+                                        r->all, &r->below, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    if (r->w->before_gpu != NULL)
+        r->w->before_gpu(r);
+    if (!load_fakes(r->w->fakes != NULL ? r->w->fakes : ""))
+        return hvi_fail(err, HVD_EIO, "no fakes: %s", dlerror());
+    setup.cpu = r->below;
+    setup.device_id = r->w->share_gpu ? 0 : r->me;
+    setup.buffer_bytes = r->w->buffer_bytes;
+    setup.timeout_ms = r->w->timeout_ms;
+    setup.abort_ms = r->w->abort_ms;
+    setup.broken = r->w->broken;
+    setup.arg = r;
+    return hvi_nccl_new(&setup, &r->p, err);
+}
+
+static void rank_detach(struct rank *r)
+{
+    if (r->p != NULL)
+        r->p->ops->free(r->p);
+    if (r->below != NULL)
+        r->below->ops->free(r->below);
+}
+
 static void rank_attach(struct rank *r)
 {
     struct hvi_err err = {{0}};
@@ -284,6 +327,8 @@ static void rank_attach(struct rank *r)
 
     if (r->w->plane == WORLD_HOSTS) {
         rc = attach_hosts(r, &err);
+    } else if (r->w->plane == WORLD_NCCL) {
+        rc = attach_nccl(r, &err);
     } else if (r->w->plane == WORLD_TCP) {
         rc = attach_tcp(r, &r->p, &err);
     } else {
@@ -370,8 +415,7 @@ static void world_run_threads(struct world *w, world_body *body, void *arg,
     for (int i = 0; i < w->n; i++)
         cr_assert(pthread_join(threads[i], NULL) == 0);
     for (int i = 0; i < w->n; i++) {
-        if (ranks[i].p != NULL)
-            ranks[i].p->ops->free(ranks[i].p);
+        rank_detach(&ranks[i]);
         if (ranks[i].block != NULL)
             hvi_shared_free(ranks[i].block);
     }
@@ -388,8 +432,7 @@ static void rank_process(struct world *w, int me, world_body *body, void *arg)
         r.all[k] = k;
     world_close(w, me);
     rank_main(&r);
-    if (r.p != NULL)
-        r.p->ops->free(r.p);
+    rank_detach(&r);
     _exit(0);
 }
 
@@ -447,7 +490,8 @@ static void world_run(struct world *w, enum world_how how, world_body *body, voi
 static struct hvi_group rank_group(struct rank *r, uint32_t kind, uint32_t dtype,
                                    struct hvi_piece *pieces, int32_t npieces)
 {
-    return (struct hvi_group){.seq = ++r->seq,
+    r->seq += HVI_SEQ_STEP;
+    return (struct hvi_group){.seq = r->seq,
                               .kind = kind,
                               .reduce_op = HVD_SUM,
                               .dtype = dtype,

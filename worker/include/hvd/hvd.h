@@ -145,9 +145,11 @@ struct hvd_tensor {
     void *data;          /* NULL allowed when it has no elements */
     const int64_t *dims; /* [ndim], copied by the callee */
     int32_t ndim;
-    int32_t dtype;     /* enum hvd_dtype */
-    int32_t device;    /* enum hvd_device_type */
-    int32_t device_id; /* GPU ordinal; 0 on CPU */
+    int32_t dtype;  /* enum hvd_dtype */
+    int32_t device; /* enum hvd_device_type */
+    int32_t
+        device_id; /* GPU ordinal among the visible ones; 0 on CPU. A rank uses one GPU
+                        * in a membership: that of its first GPU tensor */
 };
 
 /** Handles are (generation << 32 | slot); 0 is never a handle; stale ones fail. */
@@ -345,7 +347,8 @@ HVD_API enum hvd_status hvd_stream_wait(hvd_handle handle, void *custream);
  *  result; blocks until DONE where the driver cannot. CPU handles: HVD_OK. */
 HVD_API enum hvd_status hvd_ctx_wait(hvd_handle handle, void *cuctx);
 
-/** Result of a completed handle: shape, and pointer valid until hvd_release (or the
+/** Result of a completed handle (GPU tensors: already of an ENQUEUED one, after whose work
+ *  hvd_stream_wait() orders a stream): shape, and pointer valid until hvd_release (or the
  *  caller's own buffer). dims points into the handle. */
 HVD_API enum hvd_status hvd_result(hvd_handle handle, struct hvd_tensor *out);
 /** Take the library-owned result buffer, 64-byte aligned; free it with hvd_buffer_free(),
@@ -390,6 +393,11 @@ HVD_API enum hvd_status hvd_join(int32_t *out_last_rank);
  *  hvd_free (while an operation uses it: at that operation's end). NULL: no memory. */
 HVD_API void *hvd_alloc(size_t size_bytes);
 HVD_API void hvd_free(void *data);
+
+/** What GPU tensors would use, in words: driver, GPUs, NCCL and where it was found, or what
+ *  is missing; at most cap bytes with the NUL. Loads driver and NCCL: not for a program
+ *  before its framework has. Works without hvd_init. */
+HVD_API enum hvd_status hvd_gpu_info(char *buf, size_t cap);
 
 HVD_API const char *hvd_last_error(void); /* this thread's, "" if none; never NULL */
 HVD_API const char *hvd_strerror(enum hvd_status status);

@@ -1,0 +1,666 @@
+/*
+ * libcuda.so.1 without a GPU: streams are threads with ordered queues, device memory is
+ * memory. It is stricter than a GPU where that finds mistakes: freed memory cannot be
+ * touched (a free before completion crashes), calls that need a current context refuse to
+ * work without one, and every queued step can be delayed. Environment:
+ *   FAKE_CUDA_DEVICES=N      visible GPUs (8); CUDA_VISIBLE_DEVICES=2,3 is honoured
+ *   FAKE_CUDA_DELAY_US=N     every step of a stream takes up to N us before it runs
+ *   FAKE_CUDA_MEMORY=BYTES   device memory of this process
+ *   FAKE_CUDA_NO_KERNELS=1   modules do not load
+ *   FAKE_CUDA_HOST=NAME      part of the GPUs' identity; default: the host name
+ *   FAKE_CUDA_STATUS=N       cuInit fails with N
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "worker/plane/nccl/pack.h"
+#include "worker/plane/reduce/half.h"
+
+#define PACK_FN static inline
+PACK_FN float pack_widen_f16(uint16_t h)
+{
+    return half_widen_f16(h);
+}
+PACK_FN uint16_t pack_narrow_f16(float f)
+{
+    return half_narrow_f16(f);
+}
+#include "worker/plane/nccl/kernels/pack_body.inc"
+
+#define EXPORT __attribute__((visibility("default")))
+enum {
+    OK = 0,
+    INVALID = 1,
+    NO_MEMORY = 2,
+    NO_DEVICE = 100,
+    BAD_CONTEXT = 201,
+    BAD_PTX = 218,
+    NOT_READY = 600,
+    CAPTURE = 900
+};
+
+struct step {
+    struct step *next;
+    void (*run)(struct step *);
+    void *a, *b;
+    size_t n;
+    uint64_t number;
+    void (*host)(void *);
+};
+
+struct stream {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    struct step *first, **last;
+    uint64_t queued, done;
+    bool capturing;
+    bool leave;
+};
+
+struct event {
+    struct event *next; /* of all ever made */
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    uint64_t recorded, done;
+};
+
+struct context {
+    int device;
+};
+
+static struct context contexts[64];
+static struct stream *default_stream;
+static struct event *events;
+static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct memory {
+    struct memory *next;
+    void *at;
+    size_t size;
+    bool freed;
+} * memories;
+static size_t in_use;
+/* initial-exec: the loader frees other kinds behind a detached thread's back */
+#define THREAD_OWN _Thread_local __attribute__((tls_model("initial-exec")))
+static THREAD_OWN struct context *stack[16];
+static THREAD_OWN int depth;
+static uint64_t host_syncs;
+
+static long number_of(const char *name, long fallback)
+{
+    const char *text = getenv(name);
+
+    return text != NULL && text[0] != '\0' ? strtol(text, NULL, 0) : fallback;
+}
+
+static void nap_us(long us)
+{
+    struct timespec ts = {us / 1000000, us % 1000000 * 1000};
+
+    nanosleep(&ts, NULL);
+}
+
+/* ---- streams */
+
+static void *stream_main(void *arg)
+{
+    struct stream *s = arg;
+    unsigned random = (unsigned)(uintptr_t)s ^ (unsigned)getpid();
+    long delay = number_of("FAKE_CUDA_DELAY_US", 0);
+
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        struct step *step;
+
+        while (s->first == NULL && !s->leave)
+            pthread_cond_wait(&s->cond, &s->lock);
+        if (s->first == NULL)
+            break;
+        step = s->first;
+        s->first = step->next;
+        if (s->first == NULL)
+            s->last = &s->first;
+        pthread_mutex_unlock(&s->lock);
+        if (delay > 0)
+            nap_us((long)(rand_r(&random) % (unsigned)delay));
+        step->run(step);
+        free(step);
+        pthread_mutex_lock(&s->lock);
+        s->done++;
+        pthread_cond_broadcast(&s->cond);
+    }
+    pthread_mutex_unlock(&s->lock);
+    free(s);
+    return NULL;
+}
+
+static struct stream *new_stream(void)
+{
+    struct stream *s = calloc(1, sizeof *s);
+    pthread_t thread;
+
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->cond, NULL);
+    s->last = &s->first;
+    if (pthread_create(&thread, NULL, stream_main, s) != 0)
+        abort();
+    pthread_detach(thread);
+    return s;
+}
+
+/* NULL and the two special handles: one default stream. */
+static struct stream *real(void *stream)
+{
+    struct stream *made;
+
+    if ((uintptr_t)stream > 2)
+        return stream;
+    if (__atomic_load_n(&default_stream, __ATOMIC_ACQUIRE) == NULL) {
+        struct stream *none = NULL;
+
+        made = new_stream();
+        __atomic_compare_exchange_n(&default_stream, &none, made, 0, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE);
+    }
+    return __atomic_load_n(&default_stream, __ATOMIC_ACQUIRE);
+}
+
+static int put(void *stream, struct step make)
+{
+    struct stream *s;
+    struct step *step = malloc(sizeof *step);
+
+    if (depth == 0) {
+        free(step);
+        fprintf(stderr, "fake CUDA: a call without a current context\n");
+        return BAD_CONTEXT;
+    }
+    s = real(stream);
+    *step = make;
+    step->next = NULL;
+    pthread_mutex_lock(&s->lock);
+    *s->last = step;
+    s->last = &step->next;
+    s->queued++;
+    pthread_cond_broadcast(&s->cond);
+    pthread_mutex_unlock(&s->lock);
+    return OK;
+}
+
+EXPORT int cuStreamCreateWithPriority(void **out, unsigned flags, int priority)
+{
+    (void)flags;
+    (void)priority;
+    if (depth == 0)
+        return BAD_CONTEXT;
+    *out = new_stream();
+    return OK;
+}
+
+EXPORT int cuStreamCreate(void **out, unsigned flags)
+{
+    return cuStreamCreateWithPriority(out, flags, 0);
+}
+
+EXPORT int cuStreamDestroy_v2(void *stream)
+{
+    struct stream *s = stream;
+
+    pthread_mutex_lock(&s->lock);
+    s->leave = true;
+    pthread_cond_broadcast(&s->cond);
+    pthread_mutex_unlock(&s->lock);
+    return OK;
+}
+
+EXPORT int cuStreamSynchronize(void *stream)
+{
+    struct stream *s = real(stream);
+    uint64_t until;
+
+    pthread_mutex_lock(&s->lock);
+    until = s->queued;
+    while (s->done < until)
+        pthread_cond_wait(&s->cond, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    return OK;
+}
+
+EXPORT int cuStreamIsCapturing(void *stream, int *out)
+{
+    *out = real(stream)->capturing;
+    return OK;
+}
+EXPORT int cuStreamBeginCapture_v2(void *stream, int mode)
+{
+    (void)mode;
+    real(stream)->capturing = true;
+    return OK;
+}
+EXPORT int cuStreamEndCapture(void *stream, void **graph)
+{
+    real(stream)->capturing = false;
+    *graph = NULL;
+    return OK;
+}
+
+/* ---- events */
+
+EXPORT int cuEventCreate(void **out, unsigned flags)
+{
+    struct event *e;
+
+    (void)flags;
+    if (depth == 0)
+        return BAD_CONTEXT;
+    e = calloc(1, sizeof *e);
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->cond, NULL);
+    pthread_mutex_lock(&memory_lock);
+    e->next = events;
+    events = e;
+    pthread_mutex_unlock(&memory_lock);
+    *out = e;
+    return OK;
+}
+
+EXPORT int cuEventDestroy_v2(void *event)
+{
+    (void)event; /* kept: a queued step may still name it */
+    return OK;
+}
+
+static void run_record(struct step *step)
+{
+    struct event *e = step->a;
+
+    pthread_mutex_lock(&e->lock);
+    if (e->done < step->number)
+        e->done = step->number;
+    pthread_cond_broadcast(&e->cond);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void await(struct event *e, uint64_t number)
+{
+    pthread_mutex_lock(&e->lock);
+    while (e->done < number)
+        pthread_cond_wait(&e->cond, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void run_wait(struct step *step)
+{
+    await(step->a, step->number);
+}
+
+EXPORT int cuEventRecord(void *event, void *stream)
+{
+    struct event *e = event;
+    uint64_t number;
+
+    if (real(stream)->capturing)
+        return OK; /* only noted in the graph: it never comes true */
+    pthread_mutex_lock(&e->lock);
+    number = ++e->recorded;
+    pthread_mutex_unlock(&e->lock);
+    return put(stream, (struct step){.run = run_record, .a = e, .number = number});
+}
+
+EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
+{
+    struct event *e = event;
+    uint64_t number;
+
+    (void)flags;
+    pthread_mutex_lock(&e->lock);
+    number = e->recorded;
+    pthread_mutex_unlock(&e->lock);
+    return put(stream, (struct step){.run = run_wait, .a = e, .number = number});
+}
+
+EXPORT int cuEventQuery(void *event)
+{
+    struct event *e = event;
+    int rc;
+
+    pthread_mutex_lock(&e->lock);
+    rc = e->done >= e->recorded ? OK : NOT_READY;
+    pthread_mutex_unlock(&e->lock);
+    return rc;
+}
+
+EXPORT int cuEventSynchronize(void *event)
+{
+    struct event *e = event;
+
+    __atomic_fetch_add(&host_syncs, 1, __ATOMIC_RELAXED);
+    await(e, e->recorded);
+    return OK;
+}
+
+#ifndef FAKE_OLD
+EXPORT int cuCtxRecordEvent(void *context, void *event)
+{
+    (void)context;
+    return cuEventRecord(event, NULL);
+}
+EXPORT int cuCtxWaitEvent(void *context, void *event)
+{
+    (void)context;
+    return cuStreamWaitEvent(NULL, event, 0);
+}
+#endif
+
+/* ---- driver, devices, contexts */
+
+EXPORT int cuInit(unsigned flags)
+{
+    (void)flags;
+    return (int)number_of("FAKE_CUDA_STATUS", OK);
+}
+EXPORT int cuDriverGetVersion(int *out)
+{
+    *out = 12040;
+    return OK;
+}
+EXPORT int cuGetErrorName(int rc, const char **out)
+{
+    *out = rc == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
+    return OK;
+}
+EXPORT int cuGetErrorString(int rc, const char **out)
+{
+    *out = rc == NO_MEMORY ? "out of memory" : "injected or misuse";
+    return OK;
+}
+
+static int visible(int *which, int cap)
+{
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    int n = 0;
+
+    if (list == NULL) {
+        n = (int)number_of("FAKE_CUDA_DEVICES", 8);
+        for (int i = 0; i < n && i < cap; i++)
+            which[i] = i;
+        return n;
+    }
+    while (*list != '\0' && n < cap) {
+        char *end;
+
+        which[n] = (int)strtol(list, &end, 10);
+        if (end == list)
+            break;
+        n++;
+        list = *end == ',' ? end + 1 : end;
+    }
+    return n;
+}
+
+EXPORT int cuDeviceGetCount(int *out)
+{
+    int which[64];
+
+    *out = visible(which, 64);
+    return *out > 0 ? OK : NO_DEVICE;
+}
+EXPORT int cuDeviceGet(int *out, int ordinal)
+{
+    int which[64];
+
+    if (ordinal < 0 || ordinal >= visible(which, 64))
+        return INVALID;
+    *out = which[ordinal];
+    return OK;
+}
+EXPORT int cuDeviceGetName(char *out, int cap, int device)
+{
+    snprintf(out, (size_t)cap, "Fake GPU %d", device);
+    return OK;
+}
+EXPORT int cuDeviceGetUuid(unsigned char *out, int device)
+{
+    char host[17] = "";
+    const char *name = getenv("FAKE_CUDA_HOST");
+
+    if (name != NULL)
+        snprintf(host, sizeof host, "%s", name);
+    else
+        gethostname(host, sizeof host - 1);
+    memset(out, 0, 16);
+    memcpy(out, host, strlen(host) < 14 ? strlen(host) : 14);
+    out[15] = (unsigned char)device;
+    return OK;
+}
+#ifndef FAKE_OLD
+EXPORT int cuDeviceGetUuid_v2(unsigned char *out, int device)
+{
+    return cuDeviceGetUuid(out, device);
+}
+EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return OK;
+}
+#endif
+EXPORT int cuDeviceGetPCIBusId(char *out, int cap, int device)
+{
+    snprintf(out, (size_t)cap, "0000:%02x:00.0", device + 1);
+    return OK;
+}
+EXPORT int cuDevicePrimaryCtxRetain(void **out, int device)
+{
+    contexts[device].device = device;
+    *out = &contexts[device];
+    return OK;
+}
+EXPORT int cuCtxPushCurrent_v2(void *context)
+{
+    if (depth == 16)
+        abort();
+    stack[depth++] = context;
+    return OK;
+}
+EXPORT int cuCtxPopCurrent_v2(void **out)
+{
+    if (depth == 0)
+        return BAD_CONTEXT;
+    *out = stack[--depth];
+    return OK;
+}
+EXPORT int cuCtxSetCurrent(void *context)
+{
+    if (depth == 0)
+        depth = 1;
+    stack[depth - 1] = context;
+    return OK;
+}
+EXPORT int cuCtxSynchronize(void)
+{
+    __atomic_fetch_add(&host_syncs, 1, __ATOMIC_RELAXED);
+    return cuStreamSynchronize(NULL);
+}
+
+/* ---- memory */
+
+EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size)
+{
+    size_t limit = (size_t)number_of("FAKE_CUDA_MEMORY", 1L << 40);
+    struct memory *m;
+    int rc = OK;
+
+    if (depth == 0)
+        return BAD_CONTEXT;
+    size = (size + 4095) & ~(size_t)4095;
+    m = calloc(1, sizeof *m);
+    pthread_mutex_lock(&memory_lock);
+    if (size > limit || in_use + size > limit) {
+        free(m);
+        rc = NO_MEMORY;
+    } else {
+        m->at = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        m->size = size;
+        in_use += size;
+        m->next = memories;
+        memories = m;
+        *out = (uint64_t)(uintptr_t)m->at;
+    }
+    pthread_mutex_unlock(&memory_lock);
+    return rc;
+}
+
+/* Never given back to the system, never usable again. */
+EXPORT int cuMemFree_v2(uint64_t address)
+{
+    struct memory *m;
+
+    pthread_mutex_lock(&memory_lock);
+    for (m = memories; m != NULL && (uint64_t)(uintptr_t)m->at != address; m = m->next)
+        ;
+    if (m == NULL || m->freed) {
+        fprintf(stderr, "fake CUDA: cuMemFree of %#llx, %s\n",
+                (unsigned long long)address, m == NULL ? "not allocated" : "twice");
+        abort();
+    }
+    m->freed = true;
+    in_use -= m->size;
+    mprotect(m->at, m->size, PROT_NONE);
+    madvise(m->at, m->size, MADV_DONTNEED);
+    pthread_mutex_unlock(&memory_lock);
+    return OK;
+}
+
+EXPORT int cuMemHostAlloc(void **out, size_t size, unsigned flags)
+{
+    (void)flags;
+    if (depth == 0)
+        return BAD_CONTEXT;
+    *out = malloc(size > 0 ? size : 1);
+    return OK;
+}
+EXPORT int cuMemFreeHost(void *p)
+{
+    free(p);
+    return OK;
+}
+
+static void run_copy(struct step *step)
+{
+    memmove(step->a, step->b, step->n);
+}
+static int queue_copy(void *dst, const void *src, size_t n, void *stream)
+{
+    return put(
+        stream,
+        (struct step){.run = run_copy, .a = dst, .b = (void *)(uintptr_t)src, .n = n});
+}
+EXPORT int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t n, void *stream)
+{
+    return queue_copy((void *)(uintptr_t)dst, src, n, stream);
+}
+EXPORT int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t n, void *stream)
+{
+    return queue_copy(dst, (void *)(uintptr_t)src, n, stream);
+}
+EXPORT int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t n, void *stream)
+{
+    return queue_copy((void *)(uintptr_t)dst, (void *)(uintptr_t)src, n, stream);
+}
+EXPORT int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t n)
+{
+    int rc = queue_copy((void *)(uintptr_t)dst, src, n, NULL);
+
+    return rc != OK ? rc : cuStreamSynchronize(NULL);
+}
+EXPORT int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t n)
+{
+    int rc = queue_copy(dst, (void *)(uintptr_t)src, n, NULL);
+
+    return rc != OK ? rc : cuStreamSynchronize(NULL);
+}
+
+/* ---- kernels and host functions */
+
+EXPORT int cuModuleLoadData(void **out, const void *image)
+{
+    const char *text = image;
+
+    if (number_of("FAKE_CUDA_NO_KERNELS", 0) != 0)
+        return BAD_PTX;
+    if (strstr(text, ".target sm_70") == NULL ||
+        strstr(text, ".entry hvd_pack") == NULL)
+        return BAD_PTX;
+    *out = (void *)1;
+    return OK;
+}
+EXPORT int cuModuleGetFunction(void **out, void *module, const char *name)
+{
+    (void)module;
+    if (strcmp(name, HVI_PACK_KERNEL) != 0)
+        return 500;
+    *out = (void *)2;
+    return OK;
+}
+
+static void run_pack(struct step *step)
+{
+    const struct hvi_pack_item *items = step->a;
+    int64_t ntiles = (int64_t)step->number;
+
+    for (int64_t tile = 0; tile < ntiles; tile++) {
+        const struct hvi_pack_item *it = &items[pack_find(items, (int)step->n, tile)];
+
+        for (int thread = 0; thread < 4; thread++)
+            pack_tile(it, tile - it->first_tile, thread, 4);
+    }
+}
+
+EXPORT int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                          unsigned by, unsigned bz, unsigned shared, void *stream,
+                          void **params, void **extra)
+{
+    (void)shared;
+    (void)extra;
+    if (f != (void *)2 || gx == 0 || gy != 1 || gz != 1 || bx != HVI_PACK_THREADS ||
+        by != 1 || bz != 1)
+        return INVALID;
+    return put(stream, (struct step){.run = run_pack,
+                                     .a = *(void **)params[0],
+                                     .n = (size_t) * (int32_t *)params[1],
+                                     .number = (uint64_t) * (int64_t *)params[2]});
+}
+
+static void run_host(struct step *step)
+{
+    step->host(step->a);
+}
+EXPORT int cuLaunchHostFunc(void *stream, void (*fn)(void *), void *arg)
+{
+    return put(stream, (struct step){.run = run_host, .host = fn, .a = arg});
+}
+
+/** Blocking waits for the device so far. */
+EXPORT uint64_t fake_cuda_host_syncs(void)
+{
+    return __atomic_load_n(&host_syncs, __ATOMIC_RELAXED);
+}
+/** Bytes of device memory in use. */
+EXPORT size_t fake_cuda_in_use(void)
+{
+    size_t n;
+
+    pthread_mutex_lock(&memory_lock);
+    n = in_use;
+    pthread_mutex_unlock(&memory_lock);
+    return n;
+}

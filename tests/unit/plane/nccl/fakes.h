@@ -1,0 +1,35 @@
+/** The fake driver and NCCL (tests/fake) for unit tests. */
+#ifndef HVI_TEST_PLANE_NCCL_FAKES_H
+#define HVI_TEST_PLANE_NCCL_FAKES_H
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The fakes, loaded as a framework would have loaded the real ones: the plane takes the
+ * copies that are there. which: "" or "old/". */
+static inline bool load_fakes(const char *which)
+{
+    char self[PATH_MAX];
+    char path[PATH_MAX + 64];
+    ssize_t size = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    char *at;
+
+    if (size < 0)
+        return false;
+    self[size] = '\0';
+    at = strstr(self, "/tests/unit/");
+    if (at == NULL)
+        return false;
+    *at = '\0';
+    snprintf(path, sizeof(path), "%s/tests/fake/%slibcuda.so.1", self, which);
+    if (dlopen(path, RTLD_NOW | RTLD_GLOBAL) == NULL)
+        return false;
+    snprintf(path, sizeof(path), "%s/tests/fake/%slibnccl.so.2", self, which);
+    return dlopen(path, RTLD_NOW) != NULL;
+}
+
+#endif
