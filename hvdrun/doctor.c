@@ -14,6 +14,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,18 +96,22 @@ static int listen_on(int family, int port)
 
 static void open_listener(struct doctor *d)
 {
-    struct sockaddr_storage ss;
-    socklen_t n = sizeof ss;
+    struct sockaddr_in6 a = {.sin6_family = AF_UNSPEC}; /* the port of both kinds */
+    socklen_t n = sizeof a;
+    int port = d->opts->port > 0
+                   ? hvi_reach_port(hvi_reach_any(), d->opts->port, d->opts->port_last)
+                   : 0;
 
-    d->listener = listen_on(AF_INET6, 0);
+    d->listener = listen_on(AF_INET6, port);
     if (d->listener < 0)
-        d->listener = listen_on(AF_INET, 0);
-    if (d->listener < 0 || getsockname(d->listener, (struct sockaddr *)&ss, &n) != 0)
-        return;
-    d->port =
-        ntohs(ss.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)(void *)&ss)->sin6_port
-                                       : ((struct sockaddr_in *)(void *)&ss)->sin_port);
+        d->listener = listen_on(AF_INET, port);
+    if (d->listener >= 0 && getsockname(d->listener, (struct sockaddr *)&a, &n) == 0)
+        d->port = ntohs(a.sin6_port);
 }
+
+_Static_assert(offsetof(struct sockaddr_in6, sin6_port) ==
+                   offsetof(struct sockaddr_in, sin_port),
+               "one place for the port");
 
 static void take_call(struct doctor *d)
 {
@@ -150,6 +155,10 @@ static void ask_addresses(struct doctor *d)
     struct ifaddrs *list = NULL;
     char text[NI_MAXHOST];
 
+    if (d->opts->advertise != NULL) {
+        (void)ask(&d->questions, "address", d->opts->advertise);
+        return;
+    }
     if (d->opts->interfaces != NULL) {
         if (hvi_reach_interface(d->opts->interfaces, text))
             (void)ask(&d->questions, "address", text);

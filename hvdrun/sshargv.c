@@ -245,7 +245,7 @@ static void add_command(struct words *w, const struct hvi_rshell *shell,
 static void add_agent(struct words *w, const char *program, bool look, bool one_line,
                       bool check)
 {
-    const char *script = look ? check ? LOOK_AROUND "--check" : LOOK_AROUND "--stdin"
+    const char *script = look    ? check ? LOOK_AROUND "--check" : LOOK_AROUND "--stdin"
                          : check ? THIS_ONE "--check"
                                  : THIS_ONE "--stdin";
     char *quoted = hvi_sshargv_quote(program);

@@ -211,11 +211,11 @@ static const char *call(const struct addrinfo *a, const char *nonce)
         return strerror(errno);
     if (connect(p.fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS)
         why = strerror(errno);
-    else if (poll(&p, 1, hvi_ms_left(deadline)) != 1)
+    if (why == NULL && poll(&p, 1, hvi_ms_left(deadline)) != 1)
         why = "no answer";
-    else if (getsockopt(p.fd, SOL_SOCKET, SO_ERROR, &e, &n) != 0 || e != 0)
+    if (why == NULL && (getsockopt(p.fd, SOL_SOCKET, SO_ERROR, &e, &n) != 0 || e != 0))
         why = strerror(e);
-    else if (send(p.fd, nonce, strlen(nonce), MSG_NOSIGNAL) < 0)
+    if (why == NULL && send(p.fd, nonce, strlen(nonce), MSG_NOSIGNAL) < 0)
         why = strerror(errno);
     p.events = POLLIN;
     if (why == NULL && poll(&p, 1, hvi_ms_left(deadline)) != 1)

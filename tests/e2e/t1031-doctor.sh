@@ -40,6 +40,9 @@ expect_line out '^noisy1 +ssh +ok +[0-9.]+ s$'
 expect_line out '^host2 +call back +ok +127\.0\.0\.1 answers [0-9]+ ms$'
 expect_line out '^host2 +working directory +ok +/$'
 expect_line out '^3 hosts, all can take part in a job$'
+run hvdrun doctor --start-timeout 20 -H host2 --advertise-address 127.0.0.2 --port 17030-17050
+expect_status 0
+expect_line out '^host2 +call back +ok +127\.0\.0\.2 answers'
 echo "ok hosts that are well"
 
 run hvdrun doctor --start-timeout 2 -H denies1,empty1,slow1,old1,cut1,host2 --wdir /nonexistent ./no-program
