@@ -509,17 +509,16 @@ Test(api, memory_may_run_out_anywhere, .timeout = 60)
     }
 }
 
-Test(api, equal_static_process_sets_are_refused_before_the_job_hears_of_them, .timeout = 10)
+Test(api, equal_static_process_sets_are_refused_before_the_job_hears_of_them,
+     .timeout = 10)
 {
     int32_t a[] = {0, 1};
     int32_t b[] = {1, 0};
     int32_t c[] = {0};
     const int32_t *lists[] = {c, a, b};
     int32_t sizes[] = {1, 2, 2};
-    struct hvd_config config = {.size = sizeof config,
-                                .nsets = 3,
-                                .set_ranks = lists,
-                                .set_sizes = sizes};
+    struct hvd_config config = {
+        .size = sizeof config, .nsets = 3, .set_ranks = lists, .set_sizes = sizes};
 
     unsetenv("HVD_COORDINATOR");
     unsetenv("HOROVOD_COORDINATOR");
