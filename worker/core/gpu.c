@@ -10,26 +10,49 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #include "worker/core/ctx.h"
 #include "worker/plane/nccl/nccl.h"
 
-#define SETTLE_S 60 /* leaving waits that long for the device, then aborts */
+#define VERDICT_MS 1000 /* as in engine.c */
+#define SETTLE_S 60     /* leaving waits that long for the device, then aborts */
 
 /* ---- making the plane ------------------------------------------------------------ */
 
-/* This rank is of no use to the others any more: that its connection ends tells them. */
+/* Under the lock: until the epoch has ended, or for VERDICT_MS. */
+static void await_verdict(struct hvi_ctx *c)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += VERDICT_MS / 1000;
+    while (atomic_load(&c->failed) == 0)
+        if (pthread_cond_clockwait(&c->pset_cond, &c->lock, CLOCK_MONOTONIC, &until) ==
+            ETIMEDOUT)
+            return;
+}
+
+/* As when a CPU plane breaks (engine.c): the coordinator may know better why; if it does
+ * not, it is told, and ends the epoch for all. */
 static void on_broken(void *arg, enum hvd_status status, const char *text)
 {
     struct hvi_ctx *c = arg;
+    Hvi__Suspect m = HVI__SUSPECT__INIT;
 
-    hvi_ctx_fail(c, status, "%s", text);
     pthread_mutex_lock(&c->lock);
-    if (c->conn.fd >= 0 && !c->closing)
-        shutdown(c->conn.fd, SHUT_RDWR);
+    if (c->mode != HVI_MODE_SOLO && !c->closing) {
+        await_verdict(c);
+        if (atomic_load(&c->failed) == 0) {
+            m.epoch = c->epoch;
+            m.text = (char *)(uintptr_t)text;
+            hvi_conn_put(&c->conn, HVI_MSG_SUSPECT, &m);
+            hvi_link_kick(c);
+            await_verdict(c);
+        }
+    }
     pthread_mutex_unlock(&c->lock);
+    hvi_ctx_fail(c, status, "%s", text);
 }
 
 /* The sets of hvd_config: known alike on all ranks since the membership began. */

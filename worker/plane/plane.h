@@ -13,7 +13,7 @@
 #include "proto/base/err.h"
 
 struct hvi_shared; /* worker/plane/shared.h */
-struct hvi_event; /* worker/plane/nccl/device.h */
+struct hvi_event;  /* worker/plane/nccl/device.h */
 
 /** One tensor of a sealed group on this rank. */
 struct hvi_piece {

@@ -320,6 +320,13 @@ void hvi_gpu_break(struct hvi_gpu *p, enum hvd_status status, bool say,
     snprintf(p->broken_text, sizeof p->broken_text, "%s", text);
     p->broken_ms = hvi_now_ms();
     atomic_store(&p->broken, (int)status);
+    pthread_mutex_unlock(&p->lock);
+    hvi_log_warn("gpu", "%s", text);
+    if (say &&
+        p->setup.broken != NULL) /* first: launches end as their owner then says */
+        p->setup.broken(p->setup.arg, status, text);
+    pthread_mutex_lock(&p->lock);
+    p->broken_ms = hvi_now_ms();
     for (struct hvi_comm *c = p->comms; c != NULL; c = c->next) {
         struct abortion *a = c->nccl != NULL ? malloc(sizeof *a) : NULL;
 
@@ -334,9 +341,6 @@ void hvi_gpu_break(struct hvi_gpu *p, enum hvd_status status, bool say,
     }
     pthread_cond_broadcast(&p->cond);
     pthread_mutex_unlock(&p->lock);
-    hvi_log_warn("gpu", "%s", text);
-    if (say && p->setup.broken != NULL)
-        p->setup.broken(p->setup.arg, status, text);
     hvi_gpu_wake(p);
 }
 
