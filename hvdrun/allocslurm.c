@@ -106,7 +106,7 @@ static enum hvd_status by_cores(struct hvi_alloc_find *f, int *slots, size_t n)
 static enum hvd_status find_slots(struct hvi_alloc_find *f, int *slots, size_t n)
 {
     bool set;
-    int all;
+    int all = 0;
     enum hvd_status rc = per_host(f, "SLURM_TASKS_PER_NODE", slots, n, &set);
 
     if (rc != HVD_OK || set)

@@ -67,7 +67,7 @@ enum hvd_status hvi_hosts_add(struct hvi_hosts *h, const char *name, const char 
 
 /* One entry of a list, taken apart. Texts are cut out of a copy. */
 struct entry {
-    char *copy; /* owned */
+    char *copy; /* borrowed */
     char *user, *name;
     bool literal;    /* was in brackets: an IPv6 address */
     const char *why; /* it is no host, */
@@ -190,11 +190,12 @@ static enum hvd_status add_names(struct hvi_hosts *h, struct entry *e,
 static enum hvd_status add_entry(struct hvi_hosts *h, const char *text, size_t bytes,
                                  size_t *at, struct hvi_err *err)
 {
-    struct entry e = {.copy = strndup(text, bytes)};
+    char *copy = strndup(text, bytes);
+    struct entry e = {.copy = copy};
     char shown[128];
     enum hvd_status rc;
 
-    if (e.copy == NULL)
+    if (copy == NULL)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     rc = split(&e, err);
     if (rc == HVD_OK)
@@ -203,7 +204,7 @@ static enum hvd_status add_entry(struct hvi_hosts *h, const char *text, size_t b
         rc = hvi_fail(err, HVD_EINVAL, "'%s' is not a host: %s",
                       hvi_escape(shown, sizeof shown, text, bytes), e.why);
     *at = e.at;
-    free(e.copy);
+    free(copy);
     return rc;
 }
 
