@@ -6,11 +6,12 @@ import numpy as np
 import tensorflow as tf
 
 from horovod import _native
+from horovod._keras.elastic import ModelState
+from horovod.common import host_ops
 from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.exceptions import HorovodInternalError
 from horovod.tensorflow.functions import broadcast_object
 from horovod.tensorflow.mpi_ops import init, rank, shutdown
-from horovod.common import host_ops
 
 _LOST = (b"%d" % _native.EPEER, b"%d" % _native.ESHUTDOWN)
 
@@ -93,47 +94,9 @@ class TensorFlowState(ObjectState):
         super().sync()
 
 
-def _variables_of(thing):
-    found = getattr(thing, "variables", None) if thing is not None else []
-    return list(found() if callable(found) else found or [])
-
-
-class TensorFlowKerasState(ObjectState):
+class TensorFlowKerasState(ModelState):
     """State of a Keras model, its optimizer, and of plain Python values.
 
     optimizer  None: that of the model
     backend    not needed
     """
-
-    def __init__(self, model, optimizer=None, backend=None, **kwargs):
-        self.model = model
-        self.optimizer = optimizer or getattr(model, "optimizer", None)
-        self._saved_values = None
-        super().__init__(bcast_object=broadcast_object, get_rank=rank, **kwargs)
-        self._keep()
-
-    def _variables(self):
-        seen, found = set(), []
-        for v in _variables_of(self.model) + _variables_of(self.optimizer):
-            if id(v) not in seen:
-                seen.add(id(v))
-                found.append(v)
-        return found
-
-    def _keep(self):
-        self._saved_values = [(v, np.array(v)) for v in self._variables()]
-
-    def save(self):
-        self._keep()
-        super().save()
-
-    def restore(self):
-        for variable, value in self._saved_values:
-            variable.assign(value)
-        super().restore()
-
-    def sync(self):
-        variables = self._variables()
-        _give(variables, _broadcast(_values(variables)))
-        self._keep()
-        super().sync()
