@@ -114,9 +114,16 @@ class _DistributedAdasumOptimizer(_LegacyOptimizer):
                                                name="adasum_step_count")
             for v in variables:
                 if _ref(v) not in self._start:
-                    initial = v.initialized_value() if hasattr(v, "initialized_value") else v
-                    self._start[_ref(v)] = tf.Variable(initial, trainable=False,
+                    self._start[_ref(v)] = tf.Variable(self._value_now(v), trainable=False,
                                                        name="adasum_start")
+
+    @staticmethod
+    def _value_now(v):
+        """Its value, or what it will be initialized with."""
+        if tf.executing_eagerly():
+            return tf.convert_to_tensor(v)
+        known = tf.compat.v1.is_variable_initialized(v)
+        return tf.cond(known, v.read_value, lambda: tf.identity(v.initial_value))
 
     def _combine(self, variables):
         """Variables become start + Adasum(change); starts become them."""
