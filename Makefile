@@ -208,6 +208,7 @@ fuzz: fuzz-bin
 # ---- the rest
 bench: all
 	scripts/bench.sh
+	scripts/bench-tf.sh
 lint: $(B)/gen/proto/msg/hvd.pb-c.h
 	scripts/lint.sh
 soak: all

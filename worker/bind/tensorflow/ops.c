@@ -174,27 +174,41 @@ static int32_t hvd_dtype_of(int dtype, int32_t kind)
     bool moved = kind == HVD_ALLGATHER || kind == HVD_BROADCAST || kind == HVD_ALLTOALL;
 
     switch (dtype) {
-    case TF_FLOAT: return HVD_FLOAT32;
-    case TF_DOUBLE: return HVD_FLOAT64;
-    case TF_HALF: return HVD_FLOAT16;
-    case TF_BFLOAT16: return HVD_BFLOAT16;
-    case TF_INT8: return HVD_INT8;
-    case TF_UINT8: return HVD_UINT8;
-    case TF_INT16: return HVD_INT16;
-    case TF_UINT16: return HVD_UINT16;
-    case TF_INT32: return HVD_INT32;
-    case TF_INT64: return HVD_INT64;
-    case TF_BOOL: return HVD_BOOL;
-    case TF_UINT32: return moved ? HVD_INT32 : 0;
-    case TF_UINT64: return moved ? HVD_INT64 : 0;
-    default: return 0;
+    case TF_FLOAT:
+        return HVD_FLOAT32;
+    case TF_DOUBLE:
+        return HVD_FLOAT64;
+    case TF_HALF:
+        return HVD_FLOAT16;
+    case TF_BFLOAT16:
+        return HVD_BFLOAT16;
+    case TF_INT8:
+        return HVD_INT8;
+    case TF_UINT8:
+        return HVD_UINT8;
+    case TF_INT16:
+        return HVD_INT16;
+    case TF_UINT16:
+        return HVD_UINT16;
+    case TF_INT32:
+        return HVD_INT32;
+    case TF_INT64:
+        return HVD_INT64;
+    case TF_BOOL:
+        return HVD_BOOL;
+    case TF_UINT32:
+        return moved ? HVD_INT32 : 0;
+    case TF_UINT64:
+        return moved ? HVD_INT64 : 0;
+    default:
+        return 0;
     }
 }
 
 /* ---- Start ---------------------------------------------------------------------- */
 
 struct start_kernel {
-    char *name;  /* "": unnamed */
+    char *name; /* "": unnamed */
     int32_t tensors;
     int32_t kind, reduce_op, pset, root;
     double prescale, postscale;
@@ -498,7 +512,8 @@ static bool types_are_fine(struct TF_OpKernelContext *ctx, const struct start_ke
 
     if (hvd_dtype_of(slot->dtype, k->kind) != 0)
         return true;
-    snprintf(text, sizeof(text), "tensor %s: TensorFlow's type number %d is not supported",
+    snprintf(text, sizeof(text),
+             "tensor %s: TensorFlow's type number %d is not supported",
              k->name[0] != '\0' ? k->name : "without a name", (int)slot->dtype);
     fail(ctx, HVD_EUNSUPPORTED, text);
     return false;
@@ -706,7 +721,8 @@ static void wait_some(struct TF_OpKernelContext *ctx, int n, bool with_splits)
         stale = stale || slots[i] == NULL;
     }
     if (stale)
-        fail(ctx, HVD_EHANDLE, "an operation to wait for was dropped or waited for before");
+        fail(ctx, HVD_EHANDLE,
+             "an operation to wait for was dropped or waited for before");
     else if (wait_for(ctx, handles, n) == HVD_OK)
         give_results(ctx, slots, n, with_splits);
     for (int i = 0; i < n; i++)
@@ -761,11 +777,21 @@ static void fact_compute(void *kernel, struct TF_OpKernelContext *ctx)
     int32_t value = HVD_EINVAL;
 
     switch ((enum fact)k->what) {
-    case FACT_RANK: value = hvd_rank(); break;
-    case FACT_SIZE: value = k->pset == 0 ? hvd_size() : hvd_pset_size(k->pset); break;
-    case FACT_LOCAL_RANK: value = hvd_local_rank(); break;
-    case FACT_LOCAL_SIZE: value = hvd_local_size(); break;
-    case FACT_INCLUDED: value = hvd_pset_included(k->pset); break;
+    case FACT_RANK:
+        value = hvd_rank();
+        break;
+    case FACT_SIZE:
+        value = k->pset == 0 ? hvd_size() : hvd_pset_size(k->pset);
+        break;
+    case FACT_LOCAL_RANK:
+        value = hvd_local_rank();
+        break;
+    case FACT_LOCAL_SIZE:
+        value = hvd_local_size();
+        break;
+    case FACT_INCLUDED:
+        value = hvd_pset_included(k->pset);
+        break;
     }
     if (value < 0) {
         fail(ctx, (enum hvd_status)value, hvd_last_error());
@@ -851,7 +877,7 @@ struct op_spec {
 };
 
 #define START_ATTRS                                                                    \
-    "tensor_name: string = ''", "kind: int", "reduce_op: int = 1", "pset: int = 0",   \
+    "tensor_name: string = ''", "kind: int", "reduce_op: int = 1", "pset: int = 0",    \
         "root: int = 0", "prescale: int = 0", "postscale: int = 0"
 
 static const struct op_spec op_specs[] = {

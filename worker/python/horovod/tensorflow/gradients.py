@@ -61,7 +61,8 @@ def allreduce_slices(slices, names, op, process_set):
         raise NotImplementedError("sparse tensors can be averaged and summed only")
     count = len(slices)
     attrs = mpi_ops._attrs(process_set=process_set)
-    tensors = [s.values for s in slices] + [s.indices for s in slices]
+    tensors = [tf.convert_to_tensor(t) for t in
+               [s.values for s in slices] + [s.indices for s in slices]]
     tensor_names = [n and n + ".values" for n in names] + [n and n + ".indices" for n in names]
     gathered = mpi_ops._gather(_native.ALLGATHER, tensors, tensor_names, attrs)
     reduced = []
