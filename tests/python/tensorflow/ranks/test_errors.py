@@ -100,6 +100,10 @@ def test_a_step_that_fails_before_its_wait(hvd):
     """Handles that no Wait came for do not pile up and do not block their names."""
     from horovod.tensorflow import _library
 
+    if hvd.size() > 1 or _library.library is None:
+        # which Starts of such a step have run differs between ranks
+        pytest.skip("one rank, with the op library")
+
     @tf.function
     def step(x, good):
         with tf.GradientTape() as tape:

@@ -191,7 +191,6 @@ def _keras2_methods(base, settings, legacy):
         )
 
     def get_gradients(self, loss, params):
-        settings.reduced_by_get = True
         return settings.reduce(base.get_gradients(self, loss, params), params)
 
     methods = {"_aggregate_gradients" if legacy else "aggregate_gradients": aggregate}
@@ -366,9 +365,7 @@ def _around(loss_scale, inner):
             inner, initial_scale=loss_scale.initial_scale,
             dynamic_growth_steps=loss_scale.dynamic_growth_steps, name=loss_scale.name,
         )
-    import tensorflow as tf
-
-    return tf.keras.mixed_precision.LossScaleOptimizer(
+    return type(loss_scale)(
         inner, dynamic=loss_scale.dynamic, initial_scale=loss_scale.initial_scale,
         dynamic_growth_steps=loss_scale.dynamic_growth_steps,
     )
