@@ -144,6 +144,8 @@ typedef void tf_dealloc_fn(void *data, size_t len, void *arg);
     X(int64_t, TF_TensorElementCount, (const struct TF_Tensor *))
 
 struct tf_capi {
+/* a declaration: neither a name nor a list of parameters takes parentheses
+ * NOLINTNEXTLINE(bugprone-macro-parentheses) */
 #define X(ret, name, args) ret(*name) args;
     TF_CAPI_LIST(X)
 #undef X
