@@ -70,7 +70,11 @@ BINS := $(addprefix $(B)/bin/,hvdrun hvd-agent hvd-coordinator)
 SO := $(B)/lib/libhvd.so
 EXAMPLES := $(patsubst worker/examples/%.c,$(B)/examples/%,$(EXAMPLE_SRC))
 
-all: $(SO) $(B)/lib/pkgconfig/hvd.pc $(BINS) $(EXAMPLES)
+# the bindings' op libraries: plain C over hvd.h, a framework's symbols are found at run time
+TF_SO := $(B)/lib/libhvd_tf.so
+BIND_SO := $(TF_SO)
+
+all: $(SO) $(BIND_SO) $(B)/lib/pkgconfig/hvd.pc $(BINS) $(EXAMPLES)
 
 # ---- generated: protobuf
 $(B)/gen/proto/msg/hvd.pb-c.c: proto/msg/hvd.proto
@@ -103,6 +107,11 @@ $(SO): $(call obj,$(LIB_SRC)) $(GEN_O) worker/libhvd.map
 	  -Wl,--version-script=worker/libhvd.map $(if $(SAN),,-Wl,--no-undefined) \
 	  -o $@.$(VERSION) $(filter %.o,$^) $(LIBS_WORKER)
 	$(Q)ln -sf libhvd.so.$(VERSION) $(@D)/libhvd.so.$(ABI) && ln -sf libhvd.so.$(ABI) $@
+
+$(TF_SO): $(B)/worker/bind/tensorflow/ops.o $(SO)
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared $(LDFLAGS_ALL) -Wl,-soname,libhvd_tf.so -Wl,-rpath,'$$ORIGIN' \
+	  -o $@ $(filter %.o,$^) -L$(B)/lib -lhvd -ldl
 
 $(B)/lib/libhvi.a: $(call obj,$(ALL_SRC)) $(GEN_O)
 	$(call say,AR,$@)
@@ -200,6 +209,7 @@ fuzz: fuzz-bin
 # ---- the rest
 bench: all
 	scripts/bench.sh
+	scripts/bench-tf.sh
 lint: $(B)/gen/proto/msg/hvd.pb-c.h
 	scripts/lint.sh
 soak: all
@@ -215,11 +225,12 @@ wheel: all
 	$(Q)rm -rf $(W) && mkdir -p $(W)/lib $(W)/bin
 	$(Q)$(CC) -shared $(WHEEL_LINK) -Wl,-soname,libhvd.so.$(ABI) -Wl,-rpath,'$$ORIGIN' \
 	  -Wl,--version-script=worker/libhvd.map -o $(W)/lib/libhvd.so.$(ABI) $(call obj,$(LIB_SRC)) $(GEN_O) $(LIBS_WORKER)
+	$(Q)cp $(BIND_SO) $(W)/lib/
 	$(Q)for main in hvdrun/main:hvdrun hvdrun/agent/main:hvd-agent coordinator/main:hvd-coordinator; do \
 	  $(CC) -pie $(WHEEL_LINK) -Wl,-rpath,'$$ORIGIN/../lib' -o $(W)/bin/$${main#*:} \
 	    $(B)/$${main%:*}.o $(B)/lib/libhvi.a $(LIBS_ALL) || exit 1; done
 	$(Q)for f in $$(ldd $(W)/bin/* $(W)/lib/* | awk '$$2 == "=>" && $$3 ~ /^\// { print $$3 }' | sort -u | \
-	  grep -v -E '/(libc|libm|libdl|librt|libpthread|libgcc_s|ld-linux[^/]*)\.so'); do \
+	  grep -v -E '/(libhvd|libc|libm|libdl|librt|libpthread|libgcc_s|ld-linux[^/]*)\.so'); do \
 	  cp -L $$f $(W)/lib/ && worker/python/licenses.sh $(W)/licenses $$f || exit 1; done
 	$(Q)cp LICENSE $(W)/licenses/
 	$(Q)strip -S $(W)/bin/* $(W)/lib/*
@@ -228,13 +239,14 @@ wheel: all
 python-dev: all
 	$(Q)rm -rf worker/python/horovod/_dist && mkdir -p worker/python/horovod/_dist/lib worker/python/horovod/_dist/bin
 	$(Q)ln -s $(abspath $(SO)) worker/python/horovod/_dist/lib/libhvd.so.$(ABI)
+	$(Q)for f in $(abspath $(BIND_SO)); do ln -s $$f worker/python/horovod/_dist/lib/; done
 	$(Q)for f in $(abspath $(BINS)); do ln -s $$f worker/python/horovod/_dist/bin/; done
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/hvd \
 	  $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m755 $(BINS) $(DESTDIR)$(PREFIX)/bin
-	install -m755 $(SO).$(VERSION) $(DESTDIR)$(PREFIX)/lib
+	install -m755 $(SO).$(VERSION) $(BIND_SO) $(DESTDIR)$(PREFIX)/lib
 	ln -sf libhvd.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libhvd.so.$(ABI)
 	ln -sf libhvd.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libhvd.so
 	install -m644 worker/include/hvd/hvd.h $(DESTDIR)$(PREFIX)/include/hvd

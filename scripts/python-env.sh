@@ -3,6 +3,8 @@
 #   scripts/python-env.sh [--check] NAME      prints the path of the interpreter
 # NAME  torch-debian   Debian's python3 with python3-torch (1.13 on Debian 12)
 #       torch-current  a virtual environment with the newest torch from PyPI
+#       tf-current     the same with the newest TensorFlow (CPU), its Keras 3, and JAX
+#       tf-keras2      the same with TensorFlow 2.13 and its Keras 2
 # --check  make nothing: status 1 when it is not there yet
 # Environments lie in ${XDG_CACHE_HOME:-~/.cache}/hvd.
 #
@@ -25,7 +27,7 @@ fail() {
 }
 
 works() {
-    [ -x "$1" ] && "$1" -c 'import torch, pytest, cloudpickle' >/dev/null 2>&1
+    [ -x "$1" ] && "$1" -c "import ${2:-torch}, pytest, cloudpickle" >/dev/null 2>&1
 }
 
 # Stub every library that the shared objects in $1 need and that is neither there nor one
@@ -84,7 +86,34 @@ make_current() {
         cp -a "$venv.part/lib" "$venv/" && rm -rf "$venv.part"
 }
 
+make_tensorflow() {
+    local venv=$1
+    shift
+    rm -rf "$venv.part"
+    "$system_python" -m venv "$venv.part" || return 1
+    "$venv.part/bin/pip" install -q --no-cache-dir "$@" pytest cloudpickle || return 1
+    rm -rf "$venv" && "$system_python" -m venv --without-pip "$venv" &&
+        cp -a "$venv.part/lib" "$venv/" && rm -rf "$venv.part"
+}
+
+# Environment $1 with the packages $3..., made if it does not import $2
+tensorflow() {
+    local venv=$cache/$1 imports=$2
+    shift 2
+    works "$venv/bin/python" "$imports" && { echo "$venv/bin/python"; exit 0; }
+    [ -n "$check_only" ] && exit 1
+    mkdir -p "$cache" || exit 1
+    exec 9>"$cache/lock-tensorflow" && flock 9
+    works "$venv/bin/python" "$imports" && { echo "$venv/bin/python"; exit 0; }
+    make_tensorflow "$venv" "$@" >&2 || fail "cannot make $venv"
+    works "$venv/bin/python" "$imports" ||
+        fail "$venv does not import $imports: $("$venv/bin/python" -c "import $imports" 2>&1 | tail -n 1)"
+    echo "$venv/bin/python"
+}
+
 case $name in
+tf-current) tensorflow "$name" 'tensorflow, jax' tensorflow-cpu jax ;;
+tf-keras2) tensorflow "$name" 'tensorflow' 'tensorflow-cpu==2.13.*' ;;
 torch-debian)
     works "$system_python" && { echo "$system_python"; exit 0; }
     [ -n "$check_only" ] && exit 1
@@ -106,7 +135,7 @@ torch-current)
     echo "$venv/bin/python"
     ;;
 *)
-    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac

@@ -5,8 +5,8 @@
 # checks  include arrows, headers alone, scripts parse, longest functions
 # unit    every test binary under build/tests/unit
 # e2e     tests/e2e/t*.sh
-# python  tests/python with Debian's PyTorch, and with the newest if it is there
-#         (scripts/python-env.sh torch-current)
+# python  tests/python with Debian's PyTorch, and with the newest PyTorch and TensorFlow and an
+#         older TensorFlow if they are there (scripts/python-env.sh torch-current ...)
 # san     unit tests and the API's end-to-end tests under ASan+UBSan and under TSan;
 #         a leak, a race or undefined behaviour fails
 # fuzz    every target under tests/fuzz, for HVD_FUZZ_SECONDS (10) each
@@ -184,7 +184,7 @@ run_python() {
         record skip python "no PyTorch: $(tail -n 1 "$log")"
         return
     fi
-    limit=$(allowed 900)
+    limit=$(allowed 1500)
     timeout -k 5 "$limit" tests/python/run.sh --results "$mine" >"$log" 2>&1
     status=$?
     if [ $status = 124 ] || [ $status = 137 ]; then

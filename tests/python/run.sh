@@ -1,9 +1,10 @@
 #!/bin/bash
 # Tests of the Python package; ends with "N passed, N failed, N skipped".
 #   tests/python/run.sh [--python NAME]... [--np N]... [--results FILE] [pytest arguments]
-# NAME  torch-debian or torch-current (scripts/python-env.sh), or the path of an interpreter;
-#       without --python: both, each only if it is already there (run python-env.sh first)
-# N     ranks; without --np: 1 2 3 4
+# NAME  an environment of scripts/python-env.sh (torch-debian, torch-current, tf-current,
+#       tf-keras2), or the path of an interpreter with torch; without --python: all, each only
+#       if it is already there (run python-env.sh first)
+# N     ranks; without --np: 1 2 3 4, TensorFlow's 1 2 3
 # B     build directory (default build) with lib/libhvd.so and bin/hvdrun
 # FILE  gets a line "pass|fail|skip<TAB>name<TAB>reason" for each test and job size
 # A test passes when it passes in every rank. Nothing is installed.
@@ -20,11 +21,12 @@ while [ $# -gt 0 ]; do
     --python) pythons+=("$2"); shift 2 ;;
     --np) sizes+=("$2"); shift 2 ;;
     --results) results=$2; shift 2 ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) rest+=("$1"); shift ;;
     esac
 done
-[ ${#sizes[@]} -gt 0 ] || sizes=(1 2 3 4)
+given_sizes=${#sizes[@]}
+[ "$given_sizes" -gt 0 ] || sizes=(1 2 3 4)
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 : >"$work/all"
@@ -90,7 +92,7 @@ export HVD_TEST_WHEEL
 [ -n "$HVD_TEST_WHEEL" ] || { record fail wheel "make wheel failed"; tail -n 5 "$work/wheel.log"; }
 
 if [ ${#pythons[@]} -eq 0 ]; then
-    for name in torch-debian torch-current; do
+    for name in torch-debian torch-current tf-current tf-keras2; do
         if scripts/python-env.sh --check "$name" >/dev/null; then
             pythons+=("$name")
         else
@@ -100,11 +102,24 @@ if [ ${#pythons[@]} -eq 0 ]; then
 fi
 [ ${#pythons[@]} -gt 0 ] && for name in "${pythons[@]}"; do
     case $name in
-    torch-*) python=$(scripts/python-env.sh --check "$name") ||
+    torch-* | tf-*) python=$(scripts/python-env.sh --check "$name") ||
         { record skip "$name" "not there; scripts/python-env.sh $name makes it"; continue; } ;;
     *) python=$name ;;
     esac
     label=$(basename "$name")
+    case $name in
+    tf-*)
+        # importing TensorFlow takes seconds: few processes, many tests in each
+        export TF_CPP_MIN_LOG_LEVEL=2
+        run_job "$python" "$label/single" 0 tensorflow/single
+        [ "$given_sizes" -gt 0 ] || sizes=(1 2 3)
+        for ranks in "${sizes[@]}"; do
+            run_job "$python" "$label/np$ranks" "$ranks" tensorflow/ranks
+        done
+        [ "$given_sizes" -gt 0 ] || sizes=(1 2 3 4)
+        continue
+        ;;
+    esac
     run_job "$python" "$label/single" 0 single
     for ranks in "${sizes[@]}"; do
         run_job "$python" "$label/np$ranks" "$ranks" ranks

@@ -84,6 +84,10 @@ def gpu_available(ext_base_name, verbose=False):
         import torch
 
         return torch.cuda.is_available()
+    if ext_base_name == "tensorflow" and extension_available("tensorflow", verbose):
+        import tensorflow
+
+        return bool(tensorflow.config.list_physical_devices("GPU"))
     return False
 
 

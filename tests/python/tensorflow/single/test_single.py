@@ -1,0 +1,169 @@
+"""Without a launcher: imports, the surface, examples, fallbacks. Each job is one more start."""
+
+import csv
+import inspect
+import os
+import subprocess
+import sys
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TREE = os.path.join(HERE, "..", "..", "..", "..")
+EXAMPLES = os.path.join(TREE, "worker", "examples", "tensorflow")
+
+
+def python(code, expect=0, **env):
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **env},
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=170)
+    assert done.returncode == expect, done.stdout[-3000:]
+    return done.stdout
+
+
+def hvdrun(np, arguments, **env):
+    done = subprocess.run(["hvdrun", "--timeout", "160s", "-np", str(np), sys.executable]
+                          + arguments, env={**os.environ, **env}, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=170,
+                          stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout[-3000:]
+    return done.stdout
+
+
+def test_before_init():
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+
+    with pytest.raises(tf.errors.FailedPreconditionError, match="has not been initialized"):
+        hvd.allreduce(tf.ones([2]))
+    with pytest.raises(tf.errors.FailedPreconditionError, match="has not been initialized"):
+        tf.function(lambda: hvd.allgather(tf.ones([2])))()
+    with pytest.raises(ValueError, match="has not been initialized"):
+        hvd.size()
+    with pytest.raises(tf.errors.FailedPreconditionError, match="has not been initialized"):
+        hvd.size_op()
+    assert not hvd.is_initialized()
+
+
+def test_the_surface():
+    import importlib
+
+    with open(os.path.join(HERE, "surface.tsv"), newline="") as f:
+        rows = [r for r in csv.reader(f, delimiter="\t", quoting=csv.QUOTE_NONE)
+                if r and not r[0].startswith("#")]
+    assert len(rows) > 150
+    missing = []
+    for module, name, arguments in rows:
+        found = importlib.import_module(module)
+        try:
+            for part in name.split("."):
+                found = getattr(found, part)
+            if arguments:
+                known = inspect.signature(found).parameters
+                lacking = [a for a in arguments.split() if a not in known]
+                if lacking:
+                    missing.append("%s.%s: no %s" % (module, name, " ".join(lacking)))
+        except AttributeError:
+            missing.append("%s.%s" % (module, name))
+    assert missing == []
+
+
+def test_a_library_that_is_not_there_is_an_import_error():
+    text = python("import horovod.tensorflow", 1, HVD_TF_LIBRARY="/nonexistent/libhvd_tf.so")
+    assert "ImportError: horovod.tensorflow: the op library /nonexistent/libhvd_tf.so" in text
+    assert "HVD_TF_FALLBACK=1" in text
+
+
+def test_one_inter_op_thread_becomes_two():
+    python("import os, tensorflow as tf\n"
+           "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+           "import horovod.tensorflow as hvd\nhvd.init()\n"
+           "assert tf.config.threading.get_inter_op_parallelism_threads() == 2")
+
+
+def test_fallback_gives_the_same_results():
+    suite = os.path.join(HERE, "..", "ranks", "test_ops.py")
+    text = hvdrun(2, ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k",
+                      "function", suite], HVD_TF_FALLBACK="1", HVD_TEST_RESULTS="")
+    assert "failed" not in text
+
+
+def test_separate_operations_in_opposite_order():
+    """Two threads are enough, and hvd.init() sees to two."""
+    code = """
+import os
+os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[0]])
+import tensorflow as tf, horovod.tensorflow as hvd
+hvd.init()
+@tf.function
+def call(x):
+    order = range(4) if hvd.rank() == 0 else reversed(range(4))
+    return tf.add_n([hvd.allreduce(x * float(i), name="op%d" % i) for i in order])
+for _ in range(20):
+    assert float(call(tf.ones([]))) == 6.0
+print("done")
+"""
+    assert hvdrun(2, ["-c", code]).count("done") == 2
+
+
+def test_example_with_a_loop(tmp_path):
+    text = hvdrun(2, [os.path.join(EXAMPLES, "tensorflow2_mnist.py"), "--steps", "160",
+                      "--checkpoint-dir", str(tmp_path)])
+    assert float(text.split("accuracy ")[1].split()[0]) > 75
+    assert os.path.exists(str(tmp_path / "ckpt-1.index"))
+
+
+def test_example_with_fit():
+    text = hvdrun(2, [os.path.join(EXAMPLES, "tensorflow2_keras_mnist.py"), "--epochs", "1"])
+    assert float(text.split("accuracy ")[1].split()[0]) > 75
+
+
+def test_example_of_speed():
+    text = hvdrun(2, [os.path.join(EXAMPLES, "tensorflow2_synthetic_benchmark.py"),
+                      "--num-iters", "2", "--num-batches-per-iter", "2"])
+    assert "Total img/sec on 2 rank(s)" in text
+
+
+FIT = """
+import numpy as np
+import keras
+import horovod.keras as hvd
+from horovod._keras.callbacks import _value
+hvd.init()
+keras.utils.set_random_seed(hvd.rank())
+if %r:
+    keras.config.set_dtype_policy("mixed_float16")
+model = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
+model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(0.02),
+                                                 compression=hvd.Compression.fp16), loss="mse")
+x = np.random.RandomState(hvd.rank()).randn(64, 6).astype("float32")
+history = model.fit(x, x.sum(1, keepdims=True), batch_size=16, epochs=4, verbose=0, callbacks=[
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback(),
+    hvd.callbacks.LearningRateWarmupCallback(0.02, warmup_epochs=1)]).history
+assert history["loss"][-1] < history["loss"][0], history
+every = hvd.allgather_object([_value(v) for v in model.trainable_variables])
+assert all((a == b).all() for one in every for a, b in zip(one, every[0]))
+assert float(hvd.allreduce(float(hvd.rank()))) == 0.5
+import sys
+assert "tensorflow" not in sys.modules
+print("done", keras.backend.backend())
+"""
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_keras_on_other_backends(backend, mixed):
+    pytest.importorskip("jax", reason="not in this environment: no Keras 3")
+    path = os.environ.get("PYTHONPATH", "")
+    if backend == "torch":
+        found = subprocess.run([os.path.join(TREE, "scripts", "python-env.sh"), "--check",
+                                "torch-current"], stdout=subprocess.PIPE, text=True)
+        if found.returncode != 0:
+            pytest.skip("scripts/python-env.sh torch-current makes it")
+        site = subprocess.run([found.stdout.strip(), "-c",
+                               "import sysconfig; print(sysconfig.get_path('purelib'))"],
+                              stdout=subprocess.PIPE, text=True).stdout.strip()
+        path += ":" + site
+    text = hvdrun(2, ["-c", FIT % mixed], KERAS_BACKEND=backend, PYTHONPATH=path)
+    assert text.count("done " + backend) == 2

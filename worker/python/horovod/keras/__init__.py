@@ -1,0 +1,179 @@
+"""horovod.keras: the package keras; Keras 3 on TensorFlow, PyTorch or JAX, or Keras 2.
+
+On another backend than TensorFlow no TensorFlow is needed.
+"""
+
+import keras as _K
+
+import horovod._keras as _impl
+from horovod._keras.backends import keras_backend as _keras_backend
+from horovod.common import process_sets as _process_sets
+from horovod.common.basics import HorovodBasics as _HorovodBasics
+from horovod.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+
+if _keras_backend(_K) == "tensorflow":
+    from horovod.tensorflow import (
+        Compression,
+        allgather_object,
+        broadcast_object,
+        init,
+        shutdown,
+    )
+    from horovod.tensorflow.mpi_ops import _basics
+elif _keras_backend(_K) == "torch":
+    from horovod.torch import (
+        Compression,
+        allgather_object,
+        broadcast_object,
+        init,
+        shutdown,
+    )
+    from horovod.torch.mpi_ops import _basics
+else:
+    from horovod._keras.compression import Compression
+    from horovod.common.host_ops import allgather_object, broadcast_object
+
+    _basics = _HorovodBasics(__file__)
+    _process_sets._setup(_basics)
+    init = _basics.init
+    shutdown = _basics.shutdown
+
+from horovod.keras import callbacks, elastic
+
+is_initialized = _basics.is_initialized
+start_timeline = _basics.start_timeline
+stop_timeline = _basics.stop_timeline
+size = _basics.size
+local_size = _basics.local_size
+cross_size = _basics.cross_size
+rank = _basics.rank
+local_rank = _basics.local_rank
+cross_rank = _basics.cross_rank
+is_homogeneous = _basics.is_homogeneous
+mpi_threads_supported = _basics.mpi_threads_supported
+mpi_enabled = _basics.mpi_enabled
+mpi_built = _basics.mpi_built
+gloo_enabled = _basics.gloo_enabled
+gloo_built = _basics.gloo_built
+nccl_built = _basics.nccl_built
+ddl_built = _basics.ddl_built
+ccl_built = _basics.ccl_built
+cuda_built = _basics.cuda_built
+rocm_built = _basics.rocm_built
+Average = _basics.Average
+Sum = _basics.Sum
+Adasum = _basics.Adasum
+Min = _basics.Min
+Max = _basics.Max
+Product = _basics.Product
+
+
+def _chosen_groups(num_groups, groups):
+    if _keras_backend(_K) != "tensorflow":
+        return groups or num_groups or None
+    from horovod.tensorflow.gradients import chosen_groups
+
+    return chosen_groups(num_groups, groups)
+
+
+def _checked_layers(local_layers):
+    if local_layers is None:
+        return []
+    if not isinstance(local_layers, (list, tuple, set)):
+        local_layers = [local_layers]
+    for layer in local_layers:
+        if not hasattr(layer, "trainable_weights"):
+            raise ValueError("All local layers must be Keras layers, not %r" % (layer,))
+    return list(local_layers)
+
+
+def DistributedOptimizer(optimizer, name=None, device_dense="", device_sparse="",
+                         compression=Compression.none, sparse_as_dense=False,
+                         gradient_predivide_factor=1.0, op=Average, backward_passes_per_step=1,
+                         average_aggregated_gradients=False, num_groups=0, groups=None,
+                         process_set=global_process_set, scale_local_gradients=True):
+    """A Keras optimizer like the given one, whose gradients are those of all ranks.
+
+    compression                how gradients travel: hvd.Compression.fp16
+    sparse_as_dense            turn tf.IndexedSlices into tensors before they travel
+    gradient_predivide_factor  divide by it before and by size / it after the sum
+    backward_passes_per_step   sum so many gradients on this rank, then reduce and apply
+    average_aggregated_gradients  divide those sums by their number
+    groups                     a number of groups, or lists of variables
+    """
+    return _impl.create_distributed_optimizer(
+        _K, optimizer, name, device_dense, device_sparse, compression, sparse_as_dense,
+        gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients,
+        _chosen_groups(num_groups, groups), process_set, scale_local_gradients,
+    )
+
+
+def PartialDistributedOptimizer(optimizer, name=None, device_dense="", device_sparse="",
+                                compression=Compression.none, sparse_as_dense=False,
+                                gradient_predivide_factor=1.0, op=Average,
+                                backward_passes_per_step=1, average_aggregated_gradients=False,
+                                groups=None, process_set=global_process_set, local_layers=None,
+                                scale_local_gradients=True):
+    """DistributedOptimizer, but gradients of local layers stay on their rank.
+
+    local_layers  a Keras layer, or several
+    """
+    made = DistributedOptimizer(
+        optimizer, name, device_dense, device_sparse, compression, sparse_as_dense,
+        gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients,
+        0, groups, process_set, scale_local_gradients,
+    )
+    inner = made.inner_optimizer if hasattr(made, "inner_optimizer") else made
+    inner._hvd_settings.layers.extend(_checked_layers(local_layers))
+    return made
+
+
+def broadcast_global_variables(root_rank):
+    """Give all global variables of a v1 graph root_rank's values."""
+    return _impl.broadcast_global_variables(_K.backend, root_rank)
+
+
+def allreduce(value, name=None, average=True, prescale_factor=1.0, postscale_factor=1.0, op=None,
+              compression=Compression.none):
+    """The reduction of a value over all ranks; the average without op."""
+    return _impl.allreduce(_K, value, name, None if op is not None else average, prescale_factor, postscale_factor, op,
+                           compression)
+
+
+def allgather(value, name=None):
+    """The values of all ranks after one another, in rank order."""
+    return _impl.allgather(_K, value, name)
+
+
+def broadcast(value, root_rank, name=None):
+    """root_rank's value on every rank."""
+    return _impl.broadcast(_K, value, root_rank, name)
+
+
+def reducescatter(value, name=None, op=Average):
+    """This rank's rows of the reduction of a value."""
+    return _impl.reducescatter(_K, value, name, op)
+
+
+def load_model(filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none,
+               legacy_opts=False):
+    """A saved model, with its optimizer made distributed; the optimizer's state is kept.
+
+    custom_optimizers  optimizer classes that Keras does not know
+    custom_objects     as of keras.models.load_model
+    """
+
+    def wrap_class(optimizer):
+        settings = _impl._settings(
+            _impl._backend_of(optimizer), "Distributed%s" % type(optimizer).__name__, "", "",
+            compression, False, 1.0, Average, 1, False, None, global_process_set, True,
+        )
+        return _impl.distributed_class(type(optimizer), settings)
+
+    return _impl.load_model(_K, wrap_class, filepath, custom_optimizers, custom_objects,
+                            legacy_opts)

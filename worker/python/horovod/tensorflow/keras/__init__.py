@@ -1,0 +1,137 @@
+"""horovod.tensorflow.keras: Keras as TensorFlow gives it, tf.keras.
+
+Keras 3, or Keras 2 with TF_USE_LEGACY_KERAS=1; also optimizers of the package tf_keras.
+"""
+
+from tensorflow import keras as _K
+
+import horovod._keras as _impl
+from horovod.common.util import is_version_greater_equal_than
+from horovod.tensorflow import (
+    Adasum,
+    Average,
+    Compression,
+    Max,
+    Min,
+    ProcessSet,
+    Product,
+    Sum,
+    add_process_set,
+    allgather_object,
+    broadcast_object,
+    broadcast_variables,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    global_process_set,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    remove_process_set,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from horovod.tensorflow.gradients import chosen_groups as _chosen_groups
+from horovod.tensorflow.tape import checked_layers as _checked_layers
+from horovod.tensorflow.keras import callbacks, elastic
+
+
+def DistributedOptimizer(optimizer, name=None, device_dense="", device_sparse="",
+                         compression=Compression.none, sparse_as_dense=False,
+                         gradient_predivide_factor=1.0, op=Average, backward_passes_per_step=1,
+                         average_aggregated_gradients=False, num_groups=0, groups=None,
+                         process_set=global_process_set, scale_local_gradients=True):
+    """A Keras optimizer like the given one, whose gradients are those of all ranks.
+
+    compression                how gradients travel: hvd.Compression.fp16
+    sparse_as_dense            turn tf.IndexedSlices into tensors before they travel
+    gradient_predivide_factor  divide by it before and by size / it after the sum
+    backward_passes_per_step   sum so many gradients on this rank, then reduce and apply
+    average_aggregated_gradients  divide those sums by their number
+    groups                     a number of groups, or lists of variables
+    """
+    return _impl.create_distributed_optimizer(
+        _K, optimizer, name, device_dense, device_sparse, compression, sparse_as_dense,
+        gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients,
+        _chosen_groups(num_groups, groups), process_set, scale_local_gradients,
+    )
+
+
+def PartialDistributedOptimizer(optimizer, name=None, device_dense="", device_sparse="",
+                                compression=Compression.none, sparse_as_dense=False,
+                                gradient_predivide_factor=1.0, op=Average,
+                                backward_passes_per_step=1, average_aggregated_gradients=False,
+                                groups=None, process_set=global_process_set, local_layers=None,
+                                scale_local_gradients=True):
+    """DistributedOptimizer, but gradients of local layers stay on their rank.
+
+    local_layers  a Keras layer, or several
+    """
+    made = DistributedOptimizer(
+        optimizer, name, device_dense, device_sparse, compression, sparse_as_dense,
+        gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients,
+        0, groups, process_set, scale_local_gradients,
+    )
+    inner = made.inner_optimizer if hasattr(made, "inner_optimizer") else made
+    inner._hvd_settings.layers.extend(_checked_layers(local_layers))
+    return made
+
+
+def broadcast_global_variables(root_rank):
+    """Give all global variables of a v1 graph root_rank's values."""
+    return _impl.broadcast_global_variables(_K.backend, root_rank)
+
+
+def allreduce(value, name=None, average=None, prescale_factor=1.0, postscale_factor=1.0, op=None,
+              compression=Compression.none):
+    """The reduction of a value over all ranks; the average without op."""
+    return _impl.allreduce(_K, value, name, average, prescale_factor, postscale_factor, op,
+                           compression)
+
+
+def allgather(value, name=None):
+    """The values of all ranks after one another, in rank order."""
+    return _impl.allgather(_K, value, name)
+
+
+def broadcast(value, root_rank, name=None):
+    """root_rank's value on every rank."""
+    return _impl.broadcast(_K, value, root_rank, name)
+
+
+def reducescatter(value, name=None, op=Average):
+    """This rank's rows of the reduction of a value."""
+    return _impl.reducescatter(_K, value, name, op)
+
+
+def load_model(filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none,
+               legacy_opts=False):
+    """A saved model, with its optimizer made distributed; the optimizer's state is kept.
+
+    custom_optimizers  optimizer classes that Keras does not know
+    custom_objects     as of keras.models.load_model
+    """
+
+    def wrap_class(optimizer):
+        settings = _impl._settings(
+            _impl._backend_of(optimizer), "Distributed%s" % type(optimizer).__name__, "", "",
+            compression, False, 1.0, Average, 1, False, None, global_process_set, True,
+        )
+        return _impl.distributed_class(type(optimizer), settings)
+
+    return _impl.load_model(_K, wrap_class, filepath, custom_optimizers, custom_objects,
+                            legacy_opts)
