@@ -180,7 +180,8 @@ enum hvd_status hvi_hosts_parse_file(struct hvi_hosts *h, const char *name,
 
     if (copy == NULL)
         return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", name);
-    memcpy(copy, text, size_bytes);
+    if (size_bytes > 0)
+        memcpy(copy, text, size_bytes);
     copy[size_bytes] = '\0';
     for (char *p = copy + mark, *end; p < copy + size_bytes && rc == HVD_OK;
          p = end + 1) {

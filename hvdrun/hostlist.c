@@ -109,8 +109,7 @@ static enum hvd_status bracket(struct walk *w, const char *open, size_t used, in
 
 /* From p on; the first `used` bytes of the name are there. As deep as there are
  * brackets. */
-static enum hvd_status rest( // NOLINT(misc-no-recursion)
-    struct walk *w, const char *p, size_t used, int depth)
+static enum hvd_status rest(struct walk *w, const char *p, size_t used, int depth)
 {
     size_t n = strcspn(p, "[");
     enum hvd_status rc = append(w, &used, p, n);

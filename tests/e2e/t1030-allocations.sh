@@ -116,7 +116,7 @@ refusal kubernetes-wrong '' OMPI_MCA_orte_default_hostfile=ompi-wrong
 echo "ok Kubernetes"
 
 # ---- what does not fit into JSON as it is
-run hvdrun --dry-run --json -np 3 -H a:1,b:2,me@c:4,[::1]:1 -x "A=$(printf '\377')" ./train "$(printf 'a\376\nb')" ü
+run hvdrun --dry-run --json -np 3 -H 'a:1,b:2,me@c:4,[::1]:1' -x "A=$(printf '\377')" ./train "$(printf 'a\376\nb')" ü
 expect_status 0
 same words.json out
 python3 -c 'import json; json.load(open("out"))' || die "no JSON"
