@@ -25,9 +25,6 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
             super().__init__(**kwargs)
         self.supports_jit = False
 
-    def call(self, *args, **kwargs):
-        return super().call(*args, **kwargs)
-
     def _axes(self, inputs):
         axes = self.axis if isinstance(self.axis, (list, tuple)) else [self.axis]
         rank = inputs.shape.rank
