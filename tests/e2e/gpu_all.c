@@ -29,7 +29,7 @@ static void reductions(void)
     for (int t = 0; t < 2; t++)
         for (int op = HVD_AVERAGE; op <= HVD_PRODUCT; op++) {
             int32_t v32[3] = {me + 1, -(me + 1), 2};
-            int16_t v16[3] = {(int16_t)(me + 1), (int16_t)-(me + 1), 2};
+            int16_t v16[3] = {(int16_t)(me + 1), (int16_t) - (me + 1), 2};
             size_t size = hvd_dtype_size(types[t]);
             void *d = put(t == 0 ? (void *)v32 : v16, 3 * size);
             char name[32];
@@ -38,7 +38,8 @@ static void reductions(void)
             if (op == HVD_ADASUM)
                 continue;
             snprintf(name, sizeof name, "r%d.%d", t, op);
-            struct hvd_op o = gpu_op(HVD_ALLREDUCE, name, d, d, dims, 1, types[t], stream);
+            struct hvd_op o =
+                gpu_op(HVD_ALLREDUCE, name, d, d, dims, 1, types[t], stream);
             o.reduce_op = op;
             OK(hvd_enqueue(&o, &h));
             finish(h);
@@ -63,7 +64,8 @@ static void reductions(void)
         void *d = put(v, sizeof v);
         int64_t two[1] = {2};
         hvd_handle h;
-        struct hvd_op o = gpu_op(HVD_ALLREDUCE, "adasum", d, d, two, 1, HVD_FLOAT32, stream);
+        struct hvd_op o =
+            gpu_op(HVD_ALLREDUCE, "adasum", d, d, two, 1, HVD_FLOAT32, stream);
 
         o.reduce_op = HVD_ADASUM; /* equal vectors: their average */
         OK(hvd_enqueue(&o, &h));
@@ -97,8 +99,8 @@ static void steps(void)
     for (int s = 0; s < STEPS; s++) {
         for (int i = 0; i < TENSORS; i++) {
             snprintf(name[i], 16, "grad%d", i);
-            ops[i] = gpu_op(HVD_ALLREDUCE, name[i], d[i], d[i], &dims[i], 1, HVD_FLOAT32,
-                            stream);
+            ops[i] = gpu_op(HVD_ALLREDUCE, name[i], d[i], d[i], &dims[i], 1,
+                            HVD_FLOAT32, stream);
             ops[i].postscale = 2.0 / n;
             if (s % 2 == 0)
                 OK(hvd_enqueue(&ops[i], &h[i]));
@@ -153,11 +155,13 @@ static void gathers(void)
     for (int i = 0; i < 2 * (me + 1); i++)
         mine[i] = (int16_t)(100 * me + i);
     void *d = put(mine, sizeof mine);
-    struct hvd_op o = gpu_op(HVD_ALLGATHER, "gather", d, NULL, dims, 2, HVD_INT16, stream);
+    struct hvd_op o =
+        gpu_op(HVD_ALLGATHER, "gather", d, NULL, dims, 2, HVD_INT16, stream);
     OK(hvd_enqueue(&o, &h));
     finish(h);
     OK(hvd_result(h, &out));
-    IS(out.device == HVD_CUDA && out.device_id == gpu_id && out.dims[0] == n * (n + 1) / 2);
+    IS(out.device == HVD_CUDA && out.device_id == gpu_id &&
+       out.dims[0] == n * (n + 1) / 2);
     OK(hvd_result_take(h, &taken));
     OK(hvd_release(h));
     gpu_get(all, taken, (size_t)(n * (n + 1)) * 2, stream);
@@ -201,7 +205,8 @@ static void alltoall(void)
             in[at++] = 1000 * me + k;
     }
     void *d = put(in, (size_t)rows * 8);
-    struct hvd_op o = gpu_op(HVD_ALLTOALL, "alltoall", d, NULL, dims, 2, HVD_INT32, stream);
+    struct hvd_op o =
+        gpu_op(HVD_ALLTOALL, "alltoall", d, NULL, dims, 2, HVD_INT32, stream);
     o.splits = splits;
     o.nsplits = n;
     OK(hvd_enqueue(&o, &h));
@@ -249,7 +254,8 @@ static void barrier_and_sets(void)
     float v = (float)(me + 1);
     int64_t dims[1] = {1};
     hvd_handle h;
-    struct hvd_op o = gpu_op(HVD_BARRIER, "barrier", NULL, NULL, NULL, 0, HVD_UINT8, stream);
+    struct hvd_op o =
+        gpu_op(HVD_BARRIER, "barrier", NULL, NULL, NULL, 0, HVD_UINT8, stream);
 
     OK(hvd_enqueue(&o, &h));
     OK(hvd_wait(h, HVD_WAIT_DONE, 20000));
@@ -287,7 +293,8 @@ static void join(void)
         for (int i = 0; i < 600000; i++)
             v[i] = 1;
         gpu_put(d, v, 600000 * sizeof *v, stream);
-        struct hvd_op o = gpu_op(HVD_ALLREDUCE, "late", d, d, dims, 1, HVD_FLOAT32, stream);
+        struct hvd_op o =
+            gpu_op(HVD_ALLREDUCE, "late", d, d, dims, 1, HVD_FLOAT32, stream);
         o.reduce_op = HVD_SUM;
         OK(hvd_enqueue(&o, &h));
         OK(hvd_wait(h, HVD_WAIT_DONE, 20000));
@@ -308,7 +315,8 @@ static void with_cpu(void)
     int64_t dims[1] = {1};
     void *d = put(&d1, sizeof d1);
     hvd_handle h;
-    struct hvd_op o = gpu_op(HVD_ALLREDUCE, "gpu one", d, d, dims, 1, HVD_FLOAT32, stream);
+    struct hvd_op o =
+        gpu_op(HVD_ALLREDUCE, "gpu one", d, d, dims, 1, HVD_FLOAT32, stream);
 
     OK(hvd_enqueue(&o, &h));
     OK(hvd_allreduce(&v, &v, 1, HVD_FLOAT32, HVD_SUM, "cpu one"));
