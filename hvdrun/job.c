@@ -718,16 +718,18 @@ static int free_port(void)
     return port;
 }
 
-/* On all addresses, because each host may have its own way to us (who connects must know
- * the key before a word is read); on one where it was named, or is the loopback's. */
+/* On the one address by which all hosts are reached, or that was named. Else, when each
+ * host has its own way to us, on all (who connects must know the key before a word is
+ * read). */
 static enum hvd_status choose_listener(struct hvi_job *j, struct hvi_err *err)
 {
     const char *address = j->own_addr;
     int first = j->opts->port, last = j->opts->port_last;
     int port = 0;
 
-    j->anywhere = j->opts->advertise != NULL ||
-                  (j->opts->interfaces == NULL && !hvi_reach_loopback(j->own_addr));
+    j->anywhere =
+        j->opts->advertise != NULL || (j->opts->interfaces == NULL && !j->one_way &&
+                                       !hvi_reach_loopback(j->own_addr));
     if (j->anywhere)
         address = hvi_reach_any();
     if (first > 0) {

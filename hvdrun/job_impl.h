@@ -101,6 +101,7 @@ struct hvi_job {
     char other_text[HVI_JOB_OTHERS_MAX][HVI_ADDR_MAX + 16], *other[HVI_JOB_OTHERS_MAX];
     size_t nothers;
     bool anywhere; /* it listens on all addresses */
+    bool one_way;  /* to all remote hosts, by own_addr */
     char own_addr[HVI_ADDR_MAX], master_addr[HVI_HOST_NAME_MAX + 1];
     char cwd[4096];
     int master_port;

@@ -23,6 +23,7 @@
 
 #define SETTINGS_BYTES (64 * 1024)
 #define SETTINGS_MS 5000 /* `ssh -G` reads files, and runs what "Match exec" names */
+#define WAYS_MAX 16      /* hosts whose way from here is looked at: each asks ssh */
 #define DESTINATION_MAX (2 * HVI_HOST_NAME_MAX + 2)
 
 /* ---- addresses */
@@ -78,20 +79,29 @@ enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
     char name[HVI_HOST_NAME_MAX + 1], own[HVI_ADDR_MAX], peer[HVI_ADDR_MAX];
     bool found = false; /* good: also for other machines than this one */
     bool good = false;
+    int looked = 0;
 
-    for (size_t i = 0; i < j->plan->nhosts && !good; i++) {
+    j->one_way = true;
+    for (size_t i = 0; i < j->plan->nhosts; i++) {
         bool leads;
 
         if (!j->plan->host[i].remote)
             continue;
+        if (++looked > WAYS_MAX) {
+            j->one_way = false;
+            break;
+        }
         real_name(j, &j->plan->host[i], name, sizeof name);
         leads = hvi_reach_toward(name, own, peer);
         if (i == 0)
             snprintf(j->master_addr, sizeof j->master_addr, "%s", leads ? peer : name);
-        if (leads)
+        j->one_way = j->one_way && leads && (!found || strcmp(own, j->own_addr) == 0);
+        if (leads && !good)
             memcpy(j->own_addr, own, sizeof own);
         found = found || leads;
-        good = leads && !hvi_reach_loopback(own);
+        good = good || (leads && !hvi_reach_loopback(own));
+        if (good && !j->one_way)
+            break;
     }
     if (!found && !hvi_reach_own(j->own_addr)) /* ssh will say what it thinks of them */
         snprintf(j->own_addr, sizeof j->own_addr, "127.0.0.1");

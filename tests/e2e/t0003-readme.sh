@@ -18,11 +18,21 @@ cmp first.c "$HVD_SRC/worker/examples/allreduce.c"
 
 if python=$("$HVD_SRC/scripts/python-env.sh" --check torch-debian); then
     echo "-- the PyTorch program: all ranks end with the same weights"
-    awk '/^```python$/ { on = 1; next } /^```$/ { on = 0 } on' "$readme" >train.py
+    awk '/^```python$/ { n++; on = n == 1; next } /^```$/ { on = 0 } on' "$readme" >train.py
     PYTHONPATH=$HVD_SRC/worker/python hvdrun -np 3 "$python" train.py >out 2>err ||
         { cat out err; exit 1; }
     cat out
     [ "$(grep -c 'rank [0-2] has' out)" = 3 ]
+    [ "$(sed 's/.* has //' out | sort -u | wc -l)" = 1 ]
+fi
+
+if python=$("$HVD_SRC/scripts/python-env.sh" --check tf-current); then
+    echo "-- the TensorFlow program: all ranks end with the same weights"
+    awk '/^```python$/ { n++; on = n == 2; next } /^```$/ { on = 0 } on' "$readme" >step.py
+    PYTHONPATH=$HVD_SRC/worker/python hvdrun -np 2 "$python" step.py >out 2>err ||
+        { cat out err; exit 1; }
+    cat out
+    [ "$(grep -c 'rank [01] has' out)" = 2 ]
     [ "$(sed 's/.* has //' out | sort -u | wc -l)" = 1 ]
 fi
 
