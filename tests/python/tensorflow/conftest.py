@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 
 import pytest
 
@@ -28,9 +29,12 @@ def hvd():
 
 @pytest.fixture
 def no_leak():
-    """After the test no operation's memory is held."""
+    """After the test no operation's memory is held: TensorFlow's threads let go of the last
+    one a moment after its result is there."""
     from horovod.tensorflow import _library
 
     yield
-    if _library.library is not None:
-        assert _library.library.hvd_tf_live() == 0
+    until = time.monotonic() + 10
+    while _library.library is not None and _library.library.hvd_tf_live() > 0:
+        assert time.monotonic() < until, "an operation's memory is still held after 10 s"
+        time.sleep(0.002)

@@ -9,6 +9,7 @@ reducescatter is multiplied by the number of ranks. HVD_EXACT_GRADIENTS=1, or
 exact_gradients(True), gives the mathematical ones of the sum of all ranks' losses.
 """
 
+import math
 import os
 import re
 import struct
@@ -327,6 +328,20 @@ def _doubles(attrs):
     return value(attrs["prescale"]), value(attrs["postscale"])
 
 
+_NDIM_MAX = 16  # libhvd's
+
+
+def _folded(array):
+    """With more dimensions than libhvd takes: rows of one dimension."""
+    if array.ndim <= _NDIM_MAX:
+        return array
+    return array.reshape(array.shape[0], math.prod(array.shape[1:]))
+
+
+def _unfolded(result, shape):
+    return result if len(shape) <= _NDIM_MAX else result.reshape(result.shape[:1] + shape[1:])
+
+
 def _fallback(kind, tensors, names, attrs, groups=None, splits=None):
     """_run() by numpy arrays: one Python call for all tensors."""
     pre, post = _doubles(attrs)
@@ -334,6 +349,11 @@ def _fallback(kind, tensors, names, attrs, groups=None, splits=None):
                   prescale=pre, postscale=post)
 
     def body(*arrays):
+        shapes = [a.shape for a in arrays]
+        results = run([_folded(a) for a in arrays])
+        return [_unfolded(r, shapes[i]) if i < len(names) else r for i, r in enumerate(results)]
+
+    def run(arrays):
         if splits is not None:
             return host_ops.exchange(kind, [arrays[0]], names, splits=arrays[1].tolist(),
                                      **common)
@@ -350,6 +370,8 @@ def _fallback(kind, tensors, names, attrs, groups=None, splits=None):
     def forward(*inputs):
         types = [t.dtype for t in tensors] + ([tf.int32] if splits is not None else [])
         results = tf.numpy_function(body, list(inputs), types)
+        if not isinstance(results, (list, tuple)):  # eagerly one result comes alone
+            results = [results]
         if kind in (_native.ALLREDUCE, _native.BROADCAST):
             for tensor, result in zip(tensors, results):
                 result.set_shape(tensor.shape)
