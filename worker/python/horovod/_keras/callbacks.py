@@ -299,7 +299,7 @@ def checkpoint_base(keras):
 
     class Best(keras.callbacks.ModelCheckpoint):
         def __init__(self, monitor, verbose, save_weights_only, mode, save_freq):
-            # a placeholder: this Keras looks at the ending
+            # Keras checks the ending of a path here; the real path comes with filepath below
             ending = ".weights.h5" if save_weights_only else ".keras"
             super().__init__(
                 filepath="best" + ending, monitor=monitor, verbose=verbose, save_best_only=True,
