@@ -72,6 +72,7 @@ struct hvi_job_peer {
 struct hvi_job_rank {
     int pid, host;
     int64_t age_ms;
+    bool out_of_memory; /* as in Exited */
     bool started, over; /* over: exited, and no more output will come */
     int open_streams;
     uint64_t unacked[2];
@@ -176,6 +177,8 @@ enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err);
 void hvi_job_ssh_endpoints(struct hvi_job *j, int port);
 /** Starts ssh for a remote host; its frame pipes are in peer->proc. */
 enum hvd_status hvi_job_ssh_start(struct hvi_job_peer *p, struct hvi_err *err);
+/** Its agent has answered: what a banner said before is forgotten. */
+void hvi_job_ssh_up(struct hvi_job_peer *p);
 /** Its server had too many connections: worth another try. */
 bool hvi_job_ssh_busy(struct hvi_job_peer *p);
 /** Its process has ended, or its agent's frames: what to tell the user. Heap. */

@@ -61,7 +61,7 @@ enum hvd_status hvi_rundir_put_key(const char *dir, const uint8_t *key, char *ou
     text[sizeof text - 1] = '\n';
     n = write(fd, text, sizeof text);
     if (n != (ssize_t)sizeof text)
-        rc = hvi_fail(err, HVD_EIO, "%s: %s", out,
+        rc = hvi_fail(err, HVD_EIO, "%s: %s; free some room in its file system", out,
                       n < 0 ? strerror(errno) : "disk full");
     hvi_wipe(text, sizeof text);
     close(fd);

@@ -43,7 +43,7 @@ fails() {
 }
 fails 'unknown host nowhere:' -H host2,nowhere
 fails 'host2: connection refused: no ssh server listens on port 23 there' -p 23 -H host1,host2
-fails 'host2: permission denied \(it accepts: publickey\)' --ssh-arg=-oPubkeyAuthentication=no -H host1,host2
+fails 'host2: permission denied for root@host2 \(it accepts: publickey\)' --ssh-arg=-oPubkeyAuthentication=no -H host1,host2
 fails 'host2: its host key is not known here' --ssh-arg=-oUserKnownHostsFile=/dev/null -H host1,host2
 ssh-keygen -q -t ed25519 -N '' -f other
 sed "s|^host2.*|host2,10.78.0.2 $(cut -d' ' -f1,2 other.pub)|" "$HOSTS_STATE/known_hosts" >known
