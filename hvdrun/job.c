@@ -757,7 +757,15 @@ static enum hvd_status make_place(struct hvi_job *j, struct hvi_err *err)
         return hvi_fail(err, HVD_EIO, "the working directory: %s", strerror(errno));
     if (!j->plan->host[0].remote) /* its agent's; others make their own */
         rc = hvi_rundir_make(j->rundir, err);
-    if (rc == HVD_OK && j->tcp)
+    return rc;
+}
+
+/* Where the coordinator listens, and the job's key. */
+static enum hvd_status make_way(struct hvi_job *j, struct hvi_err *err)
+{
+    enum hvd_status rc = HVD_OK;
+
+    if (j->tcp)
         rc = hvi_job_ssh_reach(j, err);
     if (rc != HVD_OK)
         return rc;
@@ -947,13 +955,15 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
         rc = hvi_job_events_begin(j, err);
     hvi_job_event_start(j);
     if (rc == HVD_OK)
-        rc = make_place(j, err);
-    if (rc == HVD_OK)
-        rc = start_coord(j, err);
-    if (rc == HVD_OK)
         rc = hvi_proc_find("hvd-agent", j->agent_path, err);
     if (rc == HVD_OK)
-        start_agents(j);
+        rc = make_place(j, err);
+    if (rc == HVD_OK)
+        start_agents(j); /* logins take their time: what follows happens meanwhile */
+    if (rc == HVD_OK)
+        rc = make_way(j, err);
+    if (rc == HVD_OK)
+        rc = start_coord(j, err);
     return rc;
 }
 
