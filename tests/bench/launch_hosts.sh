@@ -30,6 +30,7 @@ command_of() {
 echo 'for host in host2 host3 host4; do ssh $host true & done; wait' >"$T/three"
 
 # the first of each warms up
+# shellcheck disable=SC2154
 for ((k = 0; k <= rounds; k++)); do
     for peer; do
         # shellcheck disable=SC2046,SC2154
