@@ -347,7 +347,8 @@ static void spec_init(const struct hvi_job *j, struct hvi_spec *s)
                            .listen = j->tcp ? j->listen : NULL,
                            .others = j->other,
                            .nothers = j->nothers,
-                           .try_ssh = j->anywhere && j->opts->advertise == NULL,
+                           .try_ssh = j->anywhere && j->opts->advertise == NULL &&
+                                      j->opts->interfaces == NULL,
                            .cwd = j->cwd,
                            .environ = environ,
                            .master_addr =
@@ -730,9 +731,12 @@ static enum hvd_status choose_listener(struct hvi_job *j, struct hvi_err *err)
     int first = j->opts->port, last = j->opts->port_last;
     int port = 0;
 
-    j->anywhere =
-        j->opts->advertise != NULL || (j->opts->interfaces == NULL && !j->one_way &&
-                                       !hvi_reach_loopback(j->own_addr));
+    char named[2][HVI_ADDR_MAX];
+    bool several =
+        j->opts->interfaces == NULL || hvi_reach_all(j->opts->interfaces, named, 2) > 1;
+
+    j->anywhere = j->opts->advertise != NULL ||
+                  (several && !j->one_way && !hvi_reach_loopback(j->own_addr));
     if (j->anywhere)
         address = hvi_reach_any();
     if (first > 0) {

@@ -123,7 +123,7 @@ void hvi_job_ssh_endpoints(struct hvi_job *j, int port)
 {
     char all[HVI_JOB_OTHERS_MAX][HVI_ADDR_MAX];
     size_t n = j->anywhere && j->opts->advertise == NULL
-                   ? hvi_reach_all(all, HVI_JOB_OTHERS_MAX)
+                   ? hvi_reach_all(j->opts->interfaces, all, HVI_JOB_OTHERS_MAX)
                    : 0;
 
     hvi_reach_endpoint(j->own_addr, port, j->endpoint, sizeof j->endpoint);
