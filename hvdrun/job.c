@@ -964,9 +964,9 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
         rc = make_place(j, err);
     if (rc == HVD_OK)
         start_agents(j); /* logins take their time: what follows happens meanwhile */
-    if (rc == HVD_OK)
+    if (rc == HVD_OK && may_start(j))
         rc = make_way(j, err);
-    if (rc == HVD_OK)
+    if (rc == HVD_OK && may_start(j))
         rc = start_coord(j, err);
     return rc;
 }

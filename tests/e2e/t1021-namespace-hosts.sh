@@ -52,6 +52,7 @@ hosts_exec 3 mount -t tmpfs none "$HVD_BUILD/bin"
 fails "host3: there is no $HVD_BUILD/bin/hvd-agent there" -H host2,host3
 hosts_exec 3 umount "$HVD_BUILD/bin"
 fails '--network-interfaces: no interface of this host' --network-interfaces nope0 -H host1,host2
+expect_within 2000
 run hosts_exec 1 hvdrun -np 2 --network-interfaces nope0,eth0 -H host1,host2 true
 expect_status 0
 echo "ok what ssh says becomes a line that names host and fix"

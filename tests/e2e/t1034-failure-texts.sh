@@ -65,17 +65,17 @@ for signal in INT TERM; do
     await 10 "both ranks" eval '[ "$(grep -c up out)" = 2 ]'
     kill -$signal $hvdrun
     wait $hvdrun
-    status=$?
+    export status=$?
     golden "signal-${signal,,}" 99999 1
 done
 printf '#!/bin/sh\nexit 9\n' >broken
 chmod +x broken
 says rsh-fails 3000 1 --rsh "$T/broken" -H far true
-says rsh-missing 3000 1 --rsh /no/such/rsh -H far true
+says rsh-missing 2000 1 --rsh /no/such/rsh -H far true
 (PATH=$HVD_BUILD/bin:$T/none
     run hvdrun -np 1 -H far true
     PATH=/usr/bin:/bin
-    golden ssh-not-installed 3000 1) || exit 1
+    golden ssh-not-installed 2000 1) || exit 1
 echo "ok processes of the job that end, signals, remote shells"
 
 # ---- output

@@ -211,6 +211,7 @@ ends() { # $1 = golden file, $2 = lines at most; rest: what breaks it
     await 10 "both ranks" eval '[ "$(grep -c up out)" = 2 ]'
     "$@"
     wait $job
+    # shellcheck disable=SC2034
     status=$(cat code)
     export took_ms=0
     golden "$name" 0 "$lines"
@@ -221,6 +222,16 @@ on() { # processes named $2 on host $1
 }
 ends hosts-agent-lost 1 eval 'kill -KILL $(on 3 hvd-agent)'
 ends hosts-sshd-lost 1 eval 'kill -KILL $(for p in $(on 3 sshd); do grep -qa notty "/proc/$p/cmdline" && echo $p; done)'
-ends hosts-rank-killed 2 eval 'kill -KILL $(for p in $(on 3 sleep); do tr "\0" " " <"/proc/$p/cmdline" | grep -q "sleep 100" && echo $p; done)'
+rank_on() { # of this job: $1 = host
+    local pid
+    for pid in $(on "$1" sleep); do grep -qzx 'HVD_RANK=1' "/proc/$pid/environ" 2>/dev/null && echo "$pid" && return 0; done
+    return 1
+}
+kill_rank() {
+    await 5 "the program of rank 1" eval 'victim=$(rank_on 3)'
+    # shellcheck disable=SC2154
+    kill -KILL "$victim"
+}
+ends hosts-rank-killed 2 kill_rank
 ends hosts-cut-off 2 hosts_unplug 3
 echo "ok what is lost later"
