@@ -594,16 +594,13 @@ static enum hvd_status start_peer(struct hvi_job_peer *p, char *const argv[],
 static enum hvd_status start_coord(struct hvi_job *j, struct hvi_err *err)
 {
     static char option[] = "--stdio";
-    char path[PATH_MAX];
-    char *argv[] = {path, option, NULL};
+    char *argv[] = {j->coord_path, option, NULL};
     struct hvi_spec spec;
     struct hvi_buf frame = {0};
     enum hvd_status rc;
 
     spec_init(j, &spec);
     rc = hvi_spec_coord(&spec, &frame, err);
-    if (rc == HVD_OK)
-        rc = hvi_proc_find("hvd-coordinator", path, err);
     if (rc == HVD_OK)
         rc = start_peer(&j->coord, argv, &coord_ops, err);
     if (rc == HVD_OK)
@@ -958,6 +955,8 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
     if (rc == HVD_OK)
         rc = hvi_job_events_begin(j, err);
     hvi_job_event_start(j);
+    if (rc == HVD_OK)
+        rc = hvi_proc_find("hvd-coordinator", j->coord_path, err);
     if (rc == HVD_OK)
         rc = hvi_proc_find("hvd-agent", j->agent_path, err);
     if (rc == HVD_OK)

@@ -95,7 +95,7 @@ struct hvi_job {
     enum hvi_job_phase phase;
     uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     char rundir[HVI_RUNDIR_MAX], endpoint[HVI_RUNDIR_MAX + 16];
-    char agent_path[PATH_MAX]; /* here */
+    char agent_path[PATH_MAX], coord_path[PATH_MAX]; /* here */
     struct hvi_rshell rshell;
     bool tcp; /* some host is remote: the coordinator listens on own_addr */
     char listen[HVI_ADDR_MAX + 16];
