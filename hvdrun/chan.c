@@ -41,6 +41,24 @@ size_t hvi_chan_banner(const uint8_t *data, size_t size_bytes, uint32_t type,
     return at;
 }
 
+/* Keeps the end of what is skipped. */
+static void keep(struct hvi_chan *c, const uint8_t *bytes, size_t n)
+{
+    size_t cap = sizeof c->banner - 1;
+    size_t used = strlen(c->banner);
+    size_t drop;
+
+    if (n > cap) {
+        bytes += n - cap;
+        n = cap;
+    }
+    drop = used + n > cap ? used + n - cap : 0;
+    memmove(c->banner, c->banner + drop, used - drop);
+    for (size_t i = 0; i < n; i++)
+        c->banner[used - drop + i] = bytes[i] != '\0' ? (char)bytes[i] : '?';
+    c->banner[used - drop + n] = '\0';
+}
+
 /* false: the first frame has not begun. */
 static bool past_banner(struct hvi_chan *c)
 {
@@ -51,6 +69,7 @@ static bool past_banner(struct hvi_chan *c)
         return true;
     n = hvi_chan_banner(hvi_buf_peek(&c->rx), hvi_buf_size(&c->rx), c->first_type,
                         &found);
+    keep(c, hvi_buf_peek(&c->rx), n);
     hvi_buf_consume(&c->rx, n);
     c->skipped += n;
     if (found)

@@ -33,6 +33,7 @@ struct hvi_chan {
     struct hvi_buf rx, tx, writing;
     uint32_t first_type; /* still awaited: what comes before it is skipped */
     size_t skipped;      /* so far */
+    char banner[256];    /* the end of what was skipped, NUL terminated */
     bool in_open, out_open, write_busy, ended, out_ending;
 };
 

@@ -319,6 +319,7 @@ static void judge_start(const struct doctor *d, struct patient *p)
         .agent = d->opts->agent_path != NULL ? d->opts->agent_path : d->agent,
         .agent_named = d->opts->agent_path != NULL,
         .said = text_of(&p->err),
+        .printed = text_of(&p->out),
         .port = d->opts->ssh_port,
         .wait_status = p->wait_status};
     char *fix;
@@ -332,6 +333,8 @@ static void judge_start(const struct doctor *d, struct patient *p)
     hvi_sshtext(&f, text);
     fix = strchr(text, '\n'); /* its second line says what to do */
     if (fix != NULL) {
+        if (fix > text && strchr(":;", fix[-1]) != NULL)
+            fix[-1] = '\0';
         *fix++ = '\0';
         fix += strspn(fix, " ");
     }

@@ -347,7 +347,8 @@ static void spec_init(const struct hvi_job *j, struct hvi_spec *s)
                            .listen = j->tcp ? j->listen : NULL,
                            .others = j->other,
                            .nothers = j->nothers,
-                           .try_ssh = j->anywhere && j->opts->advertise == NULL,
+                           .try_ssh = j->anywhere && j->opts->advertise == NULL &&
+                                      j->opts->interfaces == NULL,
                            .cwd = j->cwd,
                            .environ = environ,
                            .master_addr =
@@ -407,7 +408,7 @@ static void on_started(struct hvi_job_peer *p, const Hvi__Started *m)
     if (m->stage == 3)
         status = m->status == -ENOENT ? HVI_EXIT_NOT_FOUND : HVI_EXIT_NOT_EXECUTABLE;
     fail_start(j, status,
-               j->plan->nhosts == 1
+               j->plan->nhosts == 1 && !p->remote
                    ? text_of("%s", m->text)
                    : text_of("%s: %s", j->plan->host[p->host].name, m->text));
 }
@@ -435,6 +436,7 @@ static void on_exited(struct hvi_job *j, const Hvi__Exited *m)
     else
         r->pid = m->pid;
     r->age_ms = (int64_t)m->age_ms;
+    r->out_of_memory = m->out_of_memory;
     hvi_job_event_exit(j, m);
     hvi_verdict_exited(&j->verdict, m->rank, m->wait_status, m->by_us);
     hvi_log_debug("job", "rank=%d pid=%d wait_status=0x%x by_us=%d", m->rank, m->pid,
@@ -470,6 +472,8 @@ static void on_agent_up(struct hvi_job_peer *p, const Hvi__AgentUp *m)
 {
     if (!same_version(p, m->version))
         return;
+    if (p->remote)
+        hvi_job_ssh_up(p);
     p->up = true;
     hvi_job_event_host(p->job, p->host, m->pid);
     send_specs(p->job);
@@ -590,16 +594,13 @@ static enum hvd_status start_peer(struct hvi_job_peer *p, char *const argv[],
 static enum hvd_status start_coord(struct hvi_job *j, struct hvi_err *err)
 {
     static char option[] = "--stdio";
-    char path[PATH_MAX];
-    char *argv[] = {path, option, NULL};
+    char *argv[] = {j->coord_path, option, NULL};
     struct hvi_spec spec;
     struct hvi_buf frame = {0};
     enum hvd_status rc;
 
     spec_init(j, &spec);
     rc = hvi_spec_coord(&spec, &frame, err);
-    if (rc == HVD_OK)
-        rc = hvi_proc_find("hvd-coordinator", path, err);
     if (rc == HVD_OK)
         rc = start_peer(&j->coord, argv, &coord_ops, err);
     if (rc == HVD_OK)
@@ -727,9 +728,12 @@ static enum hvd_status choose_listener(struct hvi_job *j, struct hvi_err *err)
     int first = j->opts->port, last = j->opts->port_last;
     int port = 0;
 
-    j->anywhere =
-        j->opts->advertise != NULL || (j->opts->interfaces == NULL && !j->one_way &&
-                                       !hvi_reach_loopback(j->own_addr));
+    char named[2][HVI_ADDR_MAX];
+    bool several =
+        j->opts->interfaces == NULL || hvi_reach_all(j->opts->interfaces, named, 2) > 1;
+
+    j->anywhere = j->opts->advertise != NULL ||
+                  (several && !j->one_way && !hvi_reach_loopback(j->own_addr));
     if (j->anywhere)
         address = hvi_reach_any();
     if (first > 0) {
@@ -754,7 +758,15 @@ static enum hvd_status make_place(struct hvi_job *j, struct hvi_err *err)
         return hvi_fail(err, HVD_EIO, "the working directory: %s", strerror(errno));
     if (!j->plan->host[0].remote) /* its agent's; others make their own */
         rc = hvi_rundir_make(j->rundir, err);
-    if (rc == HVD_OK && j->tcp)
+    return rc;
+}
+
+/* Where the coordinator listens, and the job's key. */
+static enum hvd_status make_way(struct hvi_job *j, struct hvi_err *err)
+{
+    enum hvd_status rc = HVD_OK;
+
+    if (j->tcp)
         rc = hvi_job_ssh_reach(j, err);
     if (rc != HVD_OK)
         return rc;
@@ -846,6 +858,25 @@ static void list_late(const struct hvi_job *j, char *out, size_t cap)
         snprintf(out + used, cap - used, ", and %zu more", late - LATE_SHOWN);
 }
 
+/* How to see what a login waits for: a line for the first host that has not answered. */
+static void late_hint(const struct hvi_job *j, char *out, size_t cap)
+{
+    char dest[2 * HVI_HOST_NAME_MAX + 2], port[32] = "";
+
+    out[0] = '\0';
+    if (j->rshell.kind != HVI_RSHELL_SSH)
+        return;
+    if (j->opts->ssh_port > 0)
+        snprintf(port, sizeof port, " -p %d", j->opts->ssh_port);
+    for (size_t i = 0; i < j->plan->nhosts && out[0] == '\0'; i++)
+        if (j->agent[i].remote && j->agent[i].started && !j->agent[i].up)
+            snprintf(out, cap,
+                     ";\n  'ssh%s %s true' must end by itself: does .bashrc there ask, "
+                     "or start another shell?",
+                     port,
+                     hvi_sshargv_destination(&j->plan->host[i], dest, sizeof dest));
+}
+
 static int64_t start_limit_ms(const struct hvi_job *j)
 {
     return j->opts->start_timeout_ms > 0 ? j->opts->start_timeout_ms
@@ -855,14 +886,15 @@ static int64_t start_limit_ms(const struct hvi_job *j)
 static void start_cb(uv_timer_t *t)
 {
     struct hvi_job *j = t->data;
-    char late[LATE_SHOWN * (HVI_HOST_NAME_MAX + 64)];
+    char late[LATE_SHOWN * (HVI_HOST_NAME_MAX + 64)], hint[3 * HVI_HOST_NAME_MAX];
 
     list_late(j, late, sizeof late);
+    late_hint(j, hint, sizeof hint);
     fail_start(
         j, HVI_EXIT_LAUNCHER,
         j->coord.up
-            ? text_of("not all ranks started within %.6g s (--start-timeout): %s",
-                      (double)start_limit_ms(j) / 1000, late)
+            ? text_of("not all ranks started within %.6g s (--start-timeout): %s%s",
+                      (double)start_limit_ms(j) / 1000, late, hint)
             : text_of("the coordinator did not come up within %.6g s "
                       "(--start-timeout)",
                       (double)start_limit_ms(j) / 1000));
@@ -924,13 +956,17 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
         rc = hvi_job_events_begin(j, err);
     hvi_job_event_start(j);
     if (rc == HVD_OK)
-        rc = make_place(j, err);
-    if (rc == HVD_OK)
-        rc = start_coord(j, err);
+        rc = hvi_proc_find("hvd-coordinator", j->coord_path, err);
     if (rc == HVD_OK)
         rc = hvi_proc_find("hvd-agent", j->agent_path, err);
     if (rc == HVD_OK)
-        start_agents(j);
+        rc = make_place(j, err);
+    if (rc == HVD_OK)
+        start_agents(j); /* logins take their time: what follows happens meanwhile */
+    if (rc == HVD_OK && may_start(j))
+        rc = make_way(j, err);
+    if (rc == HVD_OK && may_start(j))
+        rc = start_coord(j, err);
     return rc;
 }
 

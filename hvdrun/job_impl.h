@@ -72,6 +72,7 @@ struct hvi_job_peer {
 struct hvi_job_rank {
     int pid, host;
     int64_t age_ms;
+    bool out_of_memory; /* as in Exited */
     bool started, over; /* over: exited, and no more output will come */
     int open_streams;
     uint64_t unacked[2];
@@ -94,7 +95,7 @@ struct hvi_job {
     enum hvi_job_phase phase;
     uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     char rundir[HVI_RUNDIR_MAX], endpoint[HVI_RUNDIR_MAX + 16];
-    char agent_path[PATH_MAX]; /* here */
+    char agent_path[PATH_MAX], coord_path[PATH_MAX]; /* here */
     struct hvi_rshell rshell;
     bool tcp; /* some host is remote: the coordinator listens on own_addr */
     char listen[HVI_ADDR_MAX + 16];
@@ -176,6 +177,8 @@ enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err);
 void hvi_job_ssh_endpoints(struct hvi_job *j, int port);
 /** Starts ssh for a remote host; its frame pipes are in peer->proc. */
 enum hvd_status hvi_job_ssh_start(struct hvi_job_peer *p, struct hvi_err *err);
+/** Its agent has answered: what a banner said before is forgotten. */
+void hvi_job_ssh_up(struct hvi_job_peer *p);
 /** Its server had too many connections: worth another try. */
 bool hvi_job_ssh_busy(struct hvi_job_peer *p);
 /** Its process has ended, or its agent's frames: what to tell the user. Heap. */

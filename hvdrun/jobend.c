@@ -57,6 +57,7 @@ static void say_failure(struct hvi_job *j, int cause)
                             .wait_status = v->wait_status,
                             .exited = v->exited,
                             .no_bye = v->no_bye,
+                            .out_of_memory = r->out_of_memory,
                             .age_ms = r->age_ms};
     struct hvi_buf text = {0};
 

@@ -123,7 +123,7 @@ void hvi_job_ssh_endpoints(struct hvi_job *j, int port)
 {
     char all[HVI_JOB_OTHERS_MAX][HVI_ADDR_MAX];
     size_t n = j->anywhere && j->opts->advertise == NULL
-                   ? hvi_reach_all(all, HVI_JOB_OTHERS_MAX)
+                   ? hvi_reach_all(j->opts->interfaces, all, HVI_JOB_OTHERS_MAX)
                    : 0;
 
     hvi_reach_endpoint(j->own_addr, port, j->endpoint, sizeof j->endpoint);
@@ -223,6 +223,14 @@ void hvi_job_ssh_close(struct hvi_job_peer *p)
     uv_close((uv_handle_t *)&p->words.pipe, NULL);
 }
 
+void hvi_job_ssh_up(struct hvi_job_peer *p)
+{
+    drain(p);
+    show(p);
+    p->words.n = p->words.shown = 0;
+    p->words.said[0] = '\0';
+}
+
 /* ---- its life */
 
 static const char *remote_agent(const struct hvi_job *j)
@@ -273,6 +281,7 @@ static struct hvi_ssh_failure failure_of(struct hvi_job_peer *p)
         .agent = remote_agent(j),
         .agent_named = j->opts->agent_path != NULL,
         .said = p->words.said,
+        .printed = p->chan.banner,
         .port = j->opts->ssh_port,
         .wait_status = p->wait_status,
         .up = p->up};

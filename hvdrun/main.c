@@ -17,6 +17,7 @@
 #include "hvdrun/plan.h"
 #include "hvdrun/planjson.h"
 #include "hvdrun/spec.h"
+#include "hvdrun/sshargv.h"
 #include "hvdrun/topo/topo.h"
 #include "proto/base/env.h"
 #include "proto/base/log.h"
@@ -82,6 +83,13 @@ static void find_source(const struct hvi_opts *o, const struct hvi_alloc *a,
 static void show_plan(const struct hvi_opts *o, const char *source,
                       const struct hvi_plan *p, FILE *out)
 {
+    const struct hvi_rshell shell = hvi_rshell_choose(o);
+    char way[256] = "ssh";
+
+    if (shell.kind == HVI_RSHELL_SRUN)
+        snprintf(way, sizeof way, "srun");
+    else if (shell.kind != HVI_RSHELL_SSH)
+        hvi_escape(way, sizeof way, shell.command, strlen(shell.command));
     fprintf(out, "%d %s on %zu %s (%s):\n", p->np, p->np == 1 ? "rank" : "ranks",
             p->nhosts, p->nhosts == 1 ? "host" : "hosts", source);
     for (size_t h = 0; h < p->nhosts; h++) {
@@ -92,7 +100,9 @@ static void show_plan(const struct hvi_opts *o, const char *source,
             fprintf(out, " %d", first);
         else
             fprintf(out, "s %d-%d", first, first + p->host[h].slots - 1);
-        fputs(p->host[h].remote ? " (by ssh)\n" : "\n", out);
+        if (p->host[h].remote)
+            fprintf(out, " (by %s)", way);
+        fputc('\n', out);
     }
     for (size_t i = 0; i < o->nenv; i++)
         fprintf(out, "  env %s=%s\n", o->env[i].name, o->env[i].value);

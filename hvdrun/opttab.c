@@ -126,9 +126,9 @@ const struct hvi_opt hvi_opt_table[] = {
      .arg_name = "NAME[,NAME...]",
      .section = HVI_OPT_HOSTS,
      .id = HVI_OPT_NETWORK,
-     .help =
-         "Network interfaces for traffic between hosts (may be repeated); default: the "
-         "one that leads to the first remote host"},
+     .help = "Network interfaces for traffic between hosts, of all hosts (may be "
+             "repeated); "
+             "default: whichever lead from one to the other"},
     {.name = "advertise-address",
      .arg = HVI_ARG_TEXT,
      .arg_name = "ADDRESS",

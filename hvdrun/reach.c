@@ -121,7 +121,19 @@ bool hvi_reach_interface(const char *names, char own[HVI_ADDR_MAX])
     return ok;
 }
 
-size_t hvi_reach_all(char (*out)[HVI_ADDR_MAX], size_t max)
+static bool listed(const char *names, const char *name)
+{
+    while (names != NULL && *names != '\0') {
+        size_t n = strcspn(names, ",");
+
+        if (strlen(name) == n && memcmp(names, name, n) == 0)
+            return true;
+        names += n + (names[n] == ',');
+    }
+    return names == NULL;
+}
+
+size_t hvi_reach_all(const char *names, char (*out)[HVI_ADDR_MAX], size_t max)
 {
     struct ifaddrs *list = NULL;
     size_t n = 0;
@@ -131,7 +143,7 @@ size_t hvi_reach_all(char (*out)[HVI_ADDR_MAX], size_t max)
     for (const struct ifaddrs *i = list; i != NULL && n < max; i = i->ifa_next)
         if (i->ifa_addr != NULL && (i->ifa_flags & IFF_UP) != 0 &&
             !loopback(i->ifa_addr) && !link_local(i->ifa_addr) &&
-            numeric(i->ifa_addr, out[n]))
+            listed(names, i->ifa_name) && numeric(i->ifa_addr, out[n]))
             n++;
     freeifaddrs(list);
     return n;

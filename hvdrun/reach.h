@@ -21,8 +21,9 @@ bool hvi_reach_own(char own[HVI_ADDR_MAX]);
 /** The address of the first of these interfaces ("eth0,eth1") that has one. */
 bool hvi_reach_interface(const char *names, char own[HVI_ADDR_MAX]);
 /** Up to max addresses of this host that others may reach: of interfaces that are up,
- * without loopback and link-local ones. Returns their number. */
-size_t hvi_reach_all(char (*out)[HVI_ADDR_MAX], size_t max);
+ * without loopback and link-local ones, and only those of these interfaces ("eth0,ib0";
+ * NULL: of all). Returns their number. */
+size_t hvi_reach_all(const char *names, char (*out)[HVI_ADDR_MAX], size_t max);
 /** The first port of [first, last] that a listener on address can have now; 0: none. */
 int hvi_reach_port(const char *address, int first, int last);
 /** "::" where a socket for it (and for IPv4) can be had, else "0.0.0.0". */

@@ -155,6 +155,11 @@ enum hvd_status hvi_report_failure(const struct hvi_report *r,
         hvi_exit_words(f->wait_status, words, sizeof words);
     rc = put(out, "hvdrun: rank %d on %s (pid %d) %s after %.1f s\n", f->rank, f->host,
              f->pid, words, (double)f->age_ms / 1000);
+    if (rc == HVD_OK && f->out_of_memory)
+        rc = put(out,
+                 "hvdrun: the kernel of %s killed a process for want of memory "
+                 "meanwhile: start fewer ranks there, or give the job more\n",
+                 f->host);
     if (rc == HVD_OK)
         rc = put_tail(&r->tail[f->rank], out);
     return rc == HVD_OK ? put_others(f, out) : rc;

@@ -28,8 +28,9 @@ struct hvi_failure {
     int rank, pid;
     const char *host;
     int wait_status;
-    bool exited; /* else: lost, and its end is not known */
-    bool no_bye; /* left with status 0 while others needed it */
+    bool exited;        /* else: lost, and its end is not known */
+    bool no_bye;        /* left with status 0 while others needed it */
+    bool out_of_memory; /* the kernel there killed something for want of memory */
     int64_t age_ms;
     int also_failed; /* others that failed after it */
     int stopped;     /* others that are (being) stopped */

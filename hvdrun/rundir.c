@@ -60,9 +60,14 @@ enum hvd_status hvi_rundir_put_key(const char *dir, const uint8_t *key, char *ou
     }
     text[sizeof text - 1] = '\n';
     n = write(fd, text, sizeof text);
-    if (n != (ssize_t)sizeof text)
-        rc = hvi_fail(err, HVD_EIO, "%s: %s", out,
-                      n < 0 ? strerror(errno) : "disk full");
+    if (n != (ssize_t)sizeof text) {
+        int error = n < 0 ? errno : ENOSPC;
+
+        rc = hvi_fail(err, HVD_EIO, "%s: %s%s", out, strerror(error),
+                      error == ENOSPC || error == EDQUOT
+                          ? "; free some room in its file system"
+                          : "");
+    }
     hvi_wipe(text, sizeof text);
     close(fd);
     return rc;

@@ -174,6 +174,8 @@ static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
         put_int(v, "HOROVOD_START_TIMEOUT",
                 (int)((s->opts->start_timeout_ms + 999) / 1000));
     }
+    if (s->opts->interfaces != NULL)
+        put(v, "HVD_NETWORK_INTERFACES", s->opts->interfaces);
     if (s->tty)
         put(v, "HVD_TTY", "1"); /* a rank's own stdout is a pipe in any case */
     for (size_t i = 0; i < s->opts->nenv; i++)

@@ -5,17 +5,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define HVI_SSHTEXT_MAX 1536
+#define HVI_SSHTEXT_MAX 2048
 
 /** An ssh that has ended, or an agent behind it. */
 struct hvi_ssh_failure {
-    const char *host;  /* as in the plan */
-    const char *dest;  /* as given to ssh: with the user, if one was named */
-    const char *shell; /* NULL: ssh; else the command that stands for it */
-    const char *agent; /* the path that was started there */
-    bool agent_named;  /* by --agent-path: PATH was not searched */
-    const char *said;  /* the last that ssh, or the shell there, wrote to stderr */
-    int port;          /* of -p; 0: not given */
+    const char *host;    /* as in the plan */
+    const char *dest;    /* as given to ssh: with the user, if one was named */
+    const char *shell;   /* NULL: ssh; else the command that stands for it */
+    const char *agent;   /* the path that was started there */
+    bool agent_named;    /* by --agent-path: PATH was not searched */
+    const char *said;    /* the last that ssh, or the shell there, wrote to stderr */
+    const char *printed; /* the last that came on stdout before any frame, or NULL */
+    int port;            /* of -p; 0: not given */
     int wait_status;
     bool up; /* the agent had answered: the job was running there */
 };

@@ -11,12 +11,14 @@
  */
 
 #include <errno.h>
+#include <limits.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "hvdrun/agent/cgroup.h"
@@ -67,6 +69,7 @@ struct agent {
     int nranks, nexited, nended; /* ended: exited and all output sent */
     int32_t stdin_rank;
     bool have_spec, launched, stopping, finished;
+    uint64_t oom_kills; /* on this host, when the agent started */
 };
 
 static void send_msg(struct agent *a, uint32_t type, const void *body)
@@ -139,6 +142,9 @@ static void send_exited(struct agent *a, const struct hvi_rank *r)
     msg.wait_status = r->wait_status;
     msg.by_us = r->by_us;
     msg.age_ms = r->pid != 0 ? (uint64_t)(hvi_now_ms() - r->started_ms) : 0;
+    msg.out_of_memory = WIFSIGNALED(r->wait_status) &&
+                        WTERMSIG(r->wait_status) == SIGKILL && !r->by_us &&
+                        hvi_procstat_oom_kills() > a->oom_kills;
     send_msg(a, HVI_MSG_EXITED, &msg);
 }
 
@@ -171,6 +177,35 @@ static void stop_ranks(struct agent *a, uint32_t grace_ms)
 
 /* ---- ranks */
 
+/* The command may be relative to the ranks' directory, which is not ours. */
+static bool command_exists(const struct agent *a)
+{
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s%s%s", a->argv[0][0] == '/' ? "" : a->cwd,
+                     a->argv[0][0] == '/' ? "" : "/", a->argv[0]);
+
+    return n > 0 && n < (int)sizeof path && access(path, F_OK) == 0;
+}
+
+static void word_exec(const struct agent *a, int error, char *out, size_t cap)
+{
+    char shown[256];
+
+    hvi_escape(shown, sizeof shown, a->argv[0], strlen(a->argv[0]));
+    if (error == ENOENT && strchr(a->argv[0], '/') == NULL)
+        snprintf(out, cap, "command '%s' is not on PATH", shown);
+    else if (error == ENOENT && command_exists(a))
+        snprintf(out, cap,
+                 "cannot run '%s': the interpreter its first line names is missing",
+                 shown);
+    else
+        snprintf(out, cap, "cannot run '%s': %s%s", shown, strerror(error),
+                 error == EACCES    ? "; is it a file that may be executed (chmod +x)?"
+                 : error == ENOEXEC ? "; is it made for this kind of machine, and does "
+                                      "a script begin with '#!'?"
+                                    : "");
+}
+
 static void on_started(struct hvi_rank *r, const struct hvi_spawn_failure *f)
 {
     struct agent *a = r->owner;
@@ -182,18 +217,7 @@ static void on_started(struct hvi_rank *r, const struct hvi_spawn_failure *f)
         snprintf(text, sizeof text, "working directory %s: %s", shown,
                  strerror(f->error));
     } else if (f->stage == HVI_SPAWN_EXEC) {
-        bool path = strchr(a->argv[0], '/') != NULL;
-
-        hvi_escape(shown, sizeof shown, a->argv[0], strlen(a->argv[0]));
-        if (f->error == ENOENT && !path)
-            snprintf(text, sizeof text, "command '%s' is not on PATH", shown);
-        else if (f->error == ENOENT && access(a->argv[0], F_OK) == 0)
-            snprintf(text, sizeof text,
-                     "cannot run '%s': the interpreter its first line names is missing",
-                     shown);
-        else
-            snprintf(text, sizeof text, "cannot run '%s': %s", shown,
-                     strerror(f->error));
+        word_exec(a, f->error, text, sizeof text);
     } else if (f->stage != 0) {
         snprintf(text, sizeof text, "cannot start a rank: %s", strerror(f->error));
     }
@@ -810,6 +834,7 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
 
     a->keeper = keeper;
     a->rundir = rundir;
+    a->oom_kills = hvi_procstat_oom_kills();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -72,3 +72,17 @@ pid_t hvi_procstat_group(pid_t pid)
     (void)strtol(p + 4, &end, 10); /* the parent */
     return (pid_t)strtol(end, NULL, 10);
 }
+
+uint64_t hvi_procstat_oom_kills(void)
+{
+    FILE *f = fopen("/proc/vmstat", "re");
+    unsigned long long n = 0;
+    char line[128];
+
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "oom_kill %llu", &n) == 1)
+            break;
+    if (f != NULL)
+        fclose(f);
+    return n;
+}

@@ -2,12 +2,16 @@
 #ifndef HVI_AGENT_PROCSTAT_H
 #define HVI_AGENT_PROCSTAT_H
 
+#include <stdint.h>
 #include <sys/types.h>
 
 /** "running", "sleeping", "waiting for disk", "stopped", "traced", "zombie", "gone". */
 const char *hvi_procstat(pid_t pid);
 /** Its process group, 0: it is gone. */
 pid_t hvi_procstat_group(pid_t pid);
+/** How often the kernel of this host killed a process for want of memory since it
+ * started, also in a cgroup; 0: unknown. */
+uint64_t hvi_procstat_oom_kills(void);
 /** The word for a state letter of /proc/PID/stat; the line may be damaged: "unknown". */
 const char *hvi_procstat_parse(const char *line);
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -34,6 +35,33 @@ static void reset_signals(void)
     hvi_limits_restore_fds();
 }
 
+/* No text: a program of another kind of machine, or a damaged one. */
+static bool is_binary(const char *path)
+{
+    char bytes[128];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, bytes, sizeof bytes) : 0;
+
+    if (fd >= 0)
+        close(fd);
+    return n > 0 && memchr(bytes, '\0', (size_t)n) != NULL;
+}
+
+/* As execvp, which gives what the kernel does not know to a shell; but not a binary, of
+ * which that would say "Syntax error". Returns the errno. */
+static int run_program(char *const argv[])
+{
+    if (strchr(argv[0], '/') != NULL) {
+        execv(argv[0], argv);
+        if (errno != ENOEXEC)
+            return errno;
+        if (is_binary(argv[0]))
+            return ENOEXEC;
+    }
+    execvp(argv[0], argv);
+    return errno;
+}
+
 static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
                             int err_fd)
 {
@@ -57,8 +85,7 @@ static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
     if (chdir(p->cwd) != 0)
         fail(err_fd, HVI_SPAWN_CHDIR, errno);
     environ = p->envp;
-    execvp(p->argv[0], p->argv);
-    fail(err_fd, HVI_SPAWN_EXEC, errno);
+    fail(err_fd, HVI_SPAWN_EXEC, run_program(p->argv));
 }
 
 enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned *out,

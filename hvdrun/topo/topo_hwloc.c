@@ -1,6 +1,8 @@
 #include "hvdrun/topo/topo.h"
 
 #include <hwloc.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Only cores are kept: loading everything (caches, devices) takes far longer. */
 static int load(hwloc_topology_t topo)
@@ -23,13 +25,33 @@ static int count(hwloc_topology_t topo, hwloc_const_cpuset_t bound)
     return n > 0 ? n : hwloc_bitmap_weight(bound);
 }
 
+#define PLUGINS "HWLOC_PLUGINS_PATH"
+
+/* hwloc would first load its plugins, and with them OpenCL, GL and XML: longer than all
+ * else that an agent does before its first rank. Cores need none. */
+static int init_without_plugins(hwloc_topology_t *topo)
+{
+    const char *was = getenv(PLUGINS);
+    char *kept = was != NULL ? strdup(was) : NULL;
+    int rc;
+
+    setenv(PLUGINS, "/dev/null", 1);
+    rc = hwloc_topology_init(topo);
+    if (kept != NULL)
+        setenv(PLUGINS, kept, 1);
+    else
+        unsetenv(PLUGINS);
+    free(kept);
+    return rc;
+}
+
 int hvi_topo_cores(void)
 {
     int n = 0;
     hwloc_topology_t topo;
     hwloc_cpuset_t bound = hwloc_bitmap_alloc();
 
-    if (bound == NULL || hwloc_topology_init(&topo) != 0) {
+    if (bound == NULL || init_without_plugins(&topo) != 0) {
         hwloc_bitmap_free(bound);
         return 1;
     }

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-PARTS = ("ceilings", "allreduce", "steps", "torch", "launch", "output", "idle", "sweep")
+PARTS = ("ceilings", "allreduce", "steps", "torch", "launch", "launch-hosts", "output", "idle", "sweep")
 MIB = 1 << 20
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -231,6 +231,17 @@ def launch(bench, peers):
     bench.repeat("launch, init, exit", (2, 64), init)
 
 
+def launch_hosts(bench, peers):
+    """4 hosts in namespaces; every repetition brings them up anew."""
+    script = os.path.join(HERE, "launch_hosts.sh")
+    who = ["hvd"] + [p for p in ("mpich", "openmpi") if p in peers] + ["ssh"]
+    probe = subprocess.run([script, bench.args.build, "0"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    if probe.returncode == 77:
+        bench.missing("hosts", (probe.stdout.strip().split("\n") or [""])[-1])
+        return
+    bench.repeat("launch on hosts", [4], lambda np: bench.take("launch", [script, bench.args.build, "5", *who]))
+
+
 def output(bench, peers):
     lines = 200000
     program = [bench.program("bench_lines"), str(lines)]
@@ -329,6 +340,7 @@ def main():
     machine(bench)
     peers = find_peers(bench)
     work = {"ceilings": ceilings, "allreduce": allreduce, "steps": steps, "torch": torch_steps, "launch": launch,
+            "launch-hosts": launch_hosts,
             "output": output, "idle": idle, "sweep": sweep}
     for part in PARTS:
         if part in args.parts or (not args.parts and part != "sweep"):

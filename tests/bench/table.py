@@ -128,6 +128,8 @@ def goals(run):
             ratios(run, rows, row, np, "steps", "hvd", what, (("ddp", 1.5, None), ("horovod", 3, None)))
     for np in (8, 32, 64):
         launch(run, rows, "hvdrun true", "true", np, (("mpich", 1, None), ("spawn", None, 1 / 2.5)))
+    launch(run, rows, "hvdrun true, 4 hosts by ssh", "true, 4 hosts", 4, (("mpich", 1, None), ("openmpi", 1, None)))
+    at_most(rows, "hvdrun true, 4 hosts by ssh", 4, "ms", run.get("launch", "true, 4 hosts", 4, "hvd"), 1000, "hvd")
     launch(run, rows, "hvdrun, init, exit", "init", 2, (("mpich", 2, None),))
     launch(run, rows, "hvdrun, init, exit", "init", 64, (("openmpi", 10, None),))
     for np in run.names("idle", 1):

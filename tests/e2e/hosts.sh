@@ -18,6 +18,7 @@
 #   hosts_shape I DELAY JITTER LOSS   ms, ms, percent: to what I sends, and the loss to what
 #                              it receives too; the traffic goes through tests/e2e/relay.c
 #
+# HOSTS_SSHD: a further line for sshd_config
 # HOSTS_IFACE: what the interface is called, with I for the number: HOSTS_IFACE=netI
 
 HOSTS_NET=10.78.0
@@ -75,7 +76,7 @@ hosts_create() {
     printf '%s\n' "Port 22" "PidFile none" "HostKey $HOSTS_STATE/$i.key" "StrictModes no" \
         "AuthorizedKeysFile $HOSTS_STATE/id.pub" "UsePAM no" "PermitRootLogin prohibit-password" \
         "PasswordAuthentication no" "KbdInteractiveAuthentication no" "UseDNS no" \
-        "Banner $HOSTS_STATE/banner" >"$HOSTS_STATE/$i.sshd_config"
+        "Banner $HOSTS_STATE/banner" ${HOSTS_SSHD:+"$HOSTS_SSHD"} >"$HOSTS_STATE/$i.sshd_config"
     printf '%s,%s %s\n' "host$i" "$HOSTS_NET.$i" "$(cut -d' ' -f1,2 "$HOSTS_STATE/$i.key.pub")" \
         >>"$HOSTS_STATE/known_hosts"
     setsid ip netns exec "$ns" unshare --mount --uts --ipc --pid --fork --kill-child=KILL \

@@ -43,7 +43,7 @@ fails() {
 }
 fails 'unknown host nowhere:' -H host2,nowhere
 fails 'host2: connection refused: no ssh server listens on port 23 there' -p 23 -H host1,host2
-fails 'host2: permission denied \(it accepts: publickey\)' --ssh-arg=-oPubkeyAuthentication=no -H host1,host2
+fails 'host2: permission denied for root@host2 \(it accepts: publickey\)' --ssh-arg=-oPubkeyAuthentication=no -H host1,host2
 fails 'host2: its host key is not known here' --ssh-arg=-oUserKnownHostsFile=/dev/null -H host1,host2
 ssh-keygen -q -t ed25519 -N '' -f other
 sed "s|^host2.*|host2,10.78.0.2 $(cut -d' ' -f1,2 other.pub)|" "$HOSTS_STATE/known_hosts" >known
@@ -52,6 +52,7 @@ hosts_exec 3 mount -t tmpfs none "$HVD_BUILD/bin"
 fails "host3: there is no $HVD_BUILD/bin/hvd-agent there" -H host2,host3
 hosts_exec 3 umount "$HVD_BUILD/bin"
 fails '--network-interfaces: no interface of this host' --network-interfaces nope0 -H host1,host2
+expect_within 2000
 run hosts_exec 1 hvdrun -np 2 --network-interfaces nope0,eth0 -H host1,host2 true
 expect_status 0
 echo "ok what ssh says becomes a line that names host and fix"

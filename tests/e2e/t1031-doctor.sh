@@ -51,7 +51,7 @@ expect_within 8000
 expect_line out '^denies1 +ssh +FAILED +denies1: permission denied .*fix: ssh-copy-id denies1'
 expect_line out "^empty1 +ssh +FAILED +empty1: there is no .*hvd-agent"
 expect_line out '^slow1 +ssh +FAILED +no answer within the start timeout; fix: '
-expect_line out '^old1 +ssh +FAILED +old1: ssh exited with status 2'
+expect_line out '^old1 +ssh +FAILED +old1: hvd-agent cannot work there; is it of another version\?'
 expect_line out '^cut1 +ssh +FAILED +it did not finish its answer'
 expect_line out '^host2 +working directory +FAILED +/nonexistent: No such file or directory; fix: '
 expect_line out '^6 of 6 hosts cannot take part in a job$'

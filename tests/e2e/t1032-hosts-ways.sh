@@ -28,12 +28,12 @@ server 2201 'PubkeyAuthentication no' 'PasswordAuthentication yes'
 run hosts_exec 1 hvdrun -np 2 -p 2201 -H host1,host2 true
 expect_status 125
 expect_within 8000
-expect_line err '^hvdrun: host2: permission denied \(it accepts: password\)'
+expect_line err '^hvdrun: host2: permission denied for root@host2 \(it accepts: password\)'
 expect_line err 'ssh-copy-id -p 2201 host2'
 [ "$(wc -l <err)" -le 3 ] || die "more than three lines"
 run hosts_exec 1 hvdrun doctor -p 2201 -H host1,host2
 expect_status 1
-expect_line out '^host2 +ssh +FAILED +host2: permission denied \(it accepts: password\)'
+expect_line out '^host2 +ssh +FAILED +host2: permission denied for root@host2 \(it accepts: password\)'
 echo "ok a host that wants a password: the fix, and no question"
 
 server 2202 'PasswordAuthentication no' 'MaxStartups 2:100:2'

@@ -39,6 +39,10 @@ refusal() {
 }
 
 # ---- Slurm
+mkdir slurm
+printf '#!/bin/sh\nexit 1\n' >slurm/srun # what counts is that it is there
+chmod +x slurm/srun
+export PATH=$T/slurm:$PATH
 slurm='SLURM_JOB_ID=7 SLURM_JOB_NODELIST'
 # shellcheck disable=SC2086
 {
@@ -55,7 +59,11 @@ slurm='SLURM_JOB_ID=7 SLURM_JOB_NODELIST'
     refusal slurm-numbers '' $slurm='n[1-2]' SLURM_TASKS_PER_NODE=4x2
     refusal slurm-too-few '' $slurm='n[1-3]' 'SLURM_TASKS_PER_NODE=4(x2)'
 }
-echo "ok Slurm"
+run hvdrun --dry-run --rsh 'rlogin -x %h' -np 2 -H m:2 ./train
+expect_line out '^  m: ranks 0-1 \(by rlogin -x %h\)$'
+run hvdrun --dry-run -np 2 -H m:2 ./train
+expect_line out '^  m: ranks 0-1 \(by ssh\)$'
+echo "ok Slurm; the way to a host is named"
 
 # ---- PBS
 printf 'p1\np1\np2\np2\np1\n' >nodes

@@ -129,6 +129,27 @@ static enum hvd_status bind_in_range(int fd, struct sockaddr *sa, socklen_t n,
     return hvi_fail(err, HVD_EIO, "cannot listen for peers: %s", strerror(errno));
 }
 
+#define STREAM (SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK)
+
+/* A socket for all addresses of this host, and what to bind it to. -1, errno. */
+static int any_socket(struct sockaddr_storage *sa, socklen_t *n)
+{
+    int fd = socket(AF_INET6, STREAM, 0);
+    int no = 0;
+
+    memset(sa, 0, sizeof *sa);
+    if (fd >= 0 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) == 0) {
+        sa->ss_family = AF_INET6;
+        *n = sizeof(struct sockaddr_in6);
+        return fd;
+    }
+    if (fd >= 0)
+        close(fd);
+    sa->ss_family = AF_INET; /* a kernel without IPv6 */
+    *n = sizeof(struct sockaddr_in);
+    return socket(AF_INET, STREAM, 0);
+}
+
 static enum hvd_status open_tcp(struct hvi_listener *l, int near_fd,
                                 struct hvi_err *err)
 {
@@ -136,7 +157,7 @@ static enum hvd_status open_tcp(struct hvi_listener *l, int near_fd,
     socklen_t n = sizeof sa;
     struct sockaddr_in loop = {.sin_family = AF_INET,
                                .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-    char port[16];
+    char near[HVI_WAY_BYTES], port[16];
     enum hvd_status rc;
 
     memset(&sa, 0, sizeof sa);
@@ -145,7 +166,12 @@ static enum hvd_status open_tcp(struct hvi_listener *l, int near_fd,
         memcpy(&sa, &loop, sizeof loop);
         n = sizeof loop;
     }
-    l->tcp_fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (getnameinfo((struct sockaddr *)&sa, n, near, sizeof near, NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        return hvi_fail(err, HVD_EIO, "cannot listen for peers: no address");
+    hvi_ways_find(near, hvi_env("NETWORK_INTERFACES"), &l->ways);
+    set_port((struct sockaddr *)&sa, 0);
+    l->tcp_fd = l->ways.n > 1 ? any_socket(&sa, &n) : socket(sa.ss_family, STREAM, 0);
     if (l->tcp_fd < 0)
         return no_socket(err);
     rc = bind_in_range(l->tcp_fd, (struct sockaddr *)&sa, n, err);
@@ -153,8 +179,8 @@ static enum hvd_status open_tcp(struct hvi_listener *l, int near_fd,
         return rc;
     if (listen(l->tcp_fd, SOMAXCONN) != 0 ||
         getsockname(l->tcp_fd, (struct sockaddr *)&sa, &n) != 0 ||
-        getnameinfo((struct sockaddr *)&sa, n, l->addr, sizeof l->addr, port,
-                    sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        getnameinfo((struct sockaddr *)&sa, n, NULL, 0, port, sizeof port,
+                    NI_NUMERICSERV) != 0)
         return hvi_fail(err, HVD_EIO, "cannot listen for peers: %s", strerror(errno));
     l->port = (uint16_t)strtoul(port, NULL, 10);
     return HVD_OK;
@@ -203,7 +229,9 @@ enum link_state {
 };
 
 struct link {
-    int fd, rank; /* rank -1: not proven yet */
+    int fd, rank;                    /* rank -1: not proven yet */
+    const struct hvi_target *target; /* client: whom it was dialled for */
+    unsigned tried;                  /* client: bit i: its way i was taken before */
     enum link_state state;
     int64_t deadline_ms;
     struct hvi_hs_client hs;
@@ -381,13 +409,33 @@ static void link_done(struct meeting *g, struct link *k)
     k->state = LINK_DONE;
 }
 
+/* The job id by which rank is called at an address that others may have too: who is not
+ * meant refuses it, before either has proven itself. */
+static void name_rank(const uint8_t *job_id, int rank, uint8_t out[HVI_JOB_ID_BYTES])
+{
+    struct hvi_cursor c;
+    uint8_t who[4];
+
+    memcpy(out, job_id, HVI_JOB_ID_BYTES);
+    hvi_cursor_init(&c, who, sizeof who);
+    hvi_put_u32(&c, (uint32_t)rank + 1);
+    for (size_t i = 0; i < sizeof who; i++)
+        out[HVI_JOB_ID_BYTES - sizeof who + i] ^= who[i];
+}
+
 static enum hvd_status on_hello(struct meeting *g, struct link *k, struct hvi_err *err)
 {
     uint8_t reply[HVI_HELLO_BYTES];
     enum hvi_role role = HVI_ROLE_UNSET;
+    uint8_t named[HVI_JOB_ID_BYTES];
     enum hvd_status rc = hvi_hs_server(g->m->epoch_key, g->m->job_id, HVI_ROLE_DATA,
                                        k->in, reply, &k->stream, &role, err);
 
+    if (rc == HVD_EAUTH) {
+        name_rank(g->m->job_id, g->m->rank, named);
+        rc = hvi_hs_server(g->m->epoch_key, named, HVI_ROLE_DATA, k->in, reply,
+                           &k->stream, &role, err);
+    }
     if (rc != HVD_OK)
         return rc;
     if (role != HVI_ROLE_DATA)
@@ -482,16 +530,50 @@ static struct link *new_link(struct meeting *g, int fd)
     return k;
 }
 
-static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
-                            struct hvi_err *err)
+/* The ways of t that are not in tried; index: which these are. Returns how many. */
+static int ways_left(const struct hvi_target *t, unsigned tried,
+                     const char *where[HVI_WAYS_MAX], int index[HVI_WAYS_MAX])
 {
+    int n = 0;
+
+    for (int i = 0; i < t->nways; i++) {
+        if ((tried & 1u << i) != 0)
+            continue;
+        where[n] = t->where[i];
+        index[n++] = i;
+    }
+    return n;
+}
+
+static enum hvd_status say_hello(struct meeting *g, struct link *k, bool named,
+                                 struct hvi_err *err)
+{
+    uint8_t hello[HVI_HELLO_BYTES], job_id[HVI_JOB_ID_BYTES];
+    enum hvd_status rc;
+
+    memcpy(job_id, g->m->job_id, sizeof job_id);
+    if (named)
+        name_rank(g->m->job_id, k->rank, job_id);
+    k->state = LINK_REPLY;
+    k->want = HVI_HELLO_BYTES;
+    rc =
+        hvi_hs_client_start(&k->hs, g->m->epoch_key, job_id, HVI_ROLE_DATA, hello, err);
+    return rc == HVD_OK ? hvi_buf_append(&k->out, hello, sizeof hello) : rc;
+}
+
+/* tried: ways by which somebody else, or nobody, answered */
+static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
+                            unsigned tried, struct hvi_err *err)
+{
+    const char *where[HVI_WAYS_MAX];
+    int index[HVI_WAYS_MAX];
     struct hvi_err why = {{0}};
     struct link *k;
     enum hvd_status rc;
-    uint8_t hello[HVI_HELLO_BYTES];
-    int fd;
+    int which, fd;
+    int n = ways_left(t, tried, where, index);
 
-    rc = hvi_dial("a peer", t->where, g->m->deadline_ms, &fd, &why);
+    rc = hvi_dial_any("a peer", where, n, g->m->deadline_ms, &fd, &which, &why);
     if (rc != HVD_OK)
         return hvi_fail(err, rc == HVD_ELIMIT ? rc : HVD_EIO, "rank %d: %s", t->rank,
                         why.text);
@@ -501,14 +583,27 @@ static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     }
     k->rank = t->rank;
-    k->state = LINK_REPLY;
-    k->want = HVI_HELLO_BYTES;
-    k->deadline_ms = g->m->deadline_ms;
-    rc = hvi_hs_client_start(&k->hs, g->m->epoch_key, g->m->job_id, HVI_ROLE_DATA,
-                             hello, err);
-    if (rc == HVD_OK)
-        rc = hvi_buf_append(&k->out, hello, sizeof hello);
-    return rc;
+    k->target = t;
+    k->tried = tried | 1u << index[which];
+    if (n == 1) /* else LINK_MS, and another way */
+        k->deadline_ms = g->m->deadline_ms;
+    return say_hello(g, k, t->named[index[which]], err);
+}
+
+/* The peer did not prove itself: it may be somebody else who has its address here. */
+static bool dial_another_way(struct meeting *g, struct link *k, const char *why)
+{
+    const struct hvi_target *t = k->target;
+    const char *where[HVI_WAYS_MAX];
+    int index[HVI_WAYS_MAX];
+    unsigned tried = k->tried;
+    struct hvi_err err = {{0}};
+
+    if (t == NULL || ways_left(t, tried, where, index) == 0)
+        return false;
+    hvi_log_info("form", "rank %d, another way: %s", t->rank, why);
+    link_close(k);
+    return dial(g, t, tried, &err) == HVD_OK;
 }
 
 static enum hvd_status accept_all(struct meeting *g, int listen_fd, struct hvi_err *err)
@@ -570,6 +665,8 @@ static enum hvd_status step_links(struct meeting *g, const struct pollfd *p, int
         if (rc == HVD_INPROGRESS && hvi_ms_left(k->deadline_ms) == 0)
             rc = hvi_fail(&why, HVD_ETIMEDOUT, "data connection: no handshake in time");
         if (rc == HVD_OK || rc == HVD_INPROGRESS)
+            continue;
+        if (!stranger && rc != HVD_ELIMIT && dial_another_way(g, k, why.text))
             continue;
         if (!stranger)
             return hvi_fail(err, rc, "rank %d: %s", k->rank, why.text);
@@ -645,7 +742,7 @@ enum hvd_status hvi_meet_run(struct hvi_meet *m, struct hvi_listener *l,
     if (p == NULL || g.links == NULL)
         rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
     for (int i = 0; i < ntargets && rc == HVD_OK; i++)
-        rc = dial(&g, &targets[i], err);
+        rc = dial(&g, &targets[i], 0, err);
     if (rc == HVD_OK)
         rc = meet(&g, l, p, err);
     if (rc == HVD_ETIMEDOUT)

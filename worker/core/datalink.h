@@ -11,19 +11,21 @@
 
 #include "proto/base/err.h"
 #include "proto/sec/handshake.h"
+#include "worker/core/ways.h"
 
 /** Where peers reach this worker. */
 struct hvi_listener {
-    int unix_fd, tcp_fd; /* -1: none */
-    char dir[80];        /* own 0700 directory to remove, "": none */
-    char path[108];      /* of the Unix socket, "": none */
-    char addr[64];       /* of the TCP socket, numeric */
+    int unix_fd, tcp_fd;  /* -1: none */
+    char dir[80];         /* own 0700 directory to remove, "": none */
+    char path[108];       /* of the Unix socket, "": none */
+    struct hvi_ways ways; /* to the TCP socket */
     uint16_t port;
 };
 
 /**
  * @param near_fd  connection to the coordinator: a TCP one gives the address to listen
- * on, else loopback
+ * on, else loopback; when this host has further addresses (those of
+ * HVD_NETWORK_INTERFACES, where that is set), it listens on all
  * @param unix_too, tcp_too  which to open
  *
  * On failure nothing is left open. HVD_ELIMIT (descriptors), HVD_EIO.
@@ -49,10 +51,13 @@ struct hvi_meet {
     void *arg;
 };
 
-/** "unix:PATH" or "tcp:ADDR:PORT" of a peer; retried until the deadline. */
+/** "unix:PATH", or "tcp:ADDR:PORT" of each way to a peer, best first; retried until the
+ * deadline. */
 struct hvi_target {
-    int rank;
-    char where[160];
+    int rank, nways;
+    char where[HVI_WAYS_MAX][160];
+    bool named[HVI_WAYS_MAX]; /* not the first address that it offered: its hello says
+                               * whom it is for */
 };
 
 /**

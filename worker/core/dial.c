@@ -15,7 +15,8 @@
 
 #include "proto/base/clock.h"
 
-#define RETRY_MS 20 /* between attempts: not up yet, or its backlog is full */
+#define STAGGER_MS 250 /* before the next way is tried too, RFC 8305 section 8 */
+#define RETRY_MS 20    /* between attempts: not up yet, or its backlog is full */
 enum { HOST_MAX = 256, PORT_MAX = 8 };
 
 /* connect() that gives up at deadline_ms: 0 or errno. */
@@ -159,6 +160,146 @@ enum hvd_status hvi_dial(const char *whom, const char *where, int64_t deadline_m
     if (strncmp(where, "tcp:", 4) == 0)
         where += 4;
     return dial_tcp(whom, where, deadline_ms, out, err);
+}
+
+/* ---- several ways ---------------------------------------------------------------- */
+
+struct race {
+    const char *const *where;
+    struct pollfd p[HVI_DIAL_MAX];
+    int n, started, pending, error; /* error: the first way's, 0: none yet */
+    int64_t next_ms;                /* when the next way's turn comes */
+};
+
+/* 0: connected; EINPROGRESS; another errno. */
+static int begin(const char *where, int *out)
+{
+    char host[HOST_MAX], port[PORT_MAX];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *a = NULL;
+    int error = 0;
+    int fd;
+
+    if (strncmp(where, "tcp:", 4) == 0)
+        where += 4;
+    if (split(where, host, port, NULL) != HVD_OK ||
+        getaddrinfo(host, port, &hints, &a) != 0)
+        return EADDRNOTAVAIL;
+    fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || connect(fd, a->ai_addr, a->ai_addrlen) != 0)
+        error = errno;
+    freeaddrinfo(a);
+    if (fd >= 0 && error != 0 && error != EINPROGRESS)
+        close(fd);
+    else if (fd >= 0)
+        *out = fd;
+    return error;
+}
+
+static void note_error(struct race *r, int error)
+{
+    if (r->error == 0 || error == EMFILE || error == ENFILE)
+        r->error = error;
+    r->next_ms = 0; /* at once */
+}
+
+/* Starts those whose turn it is. true: *which is connected. */
+static bool start_due(struct race *r, int *which)
+{
+    while (r->started < r->n && (r->pending == 0 || hvi_ms_left(r->next_ms) == 0)) {
+        int i = r->started++;
+        int error = begin(r->where[i], &r->p[i].fd);
+
+        *which = i;
+        if (error == 0)
+            return true;
+        if (error != EINPROGRESS) {
+            note_error(r, error);
+            continue;
+        }
+        r->pending++;
+        r->next_ms = hvi_now_ms() + STAGGER_MS;
+    }
+    return false;
+}
+
+/* What has come of those under way. true: *which is connected. */
+static bool look(struct race *r, int *which)
+{
+    for (int i = 0; i < r->started; i++) {
+        int error = 0;
+        socklen_t size = sizeof error;
+
+        if (r->p[i].fd < 0 || r->p[i].revents == 0)
+            continue;
+        *which = i;
+        if (getsockopt(r->p[i].fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 &&
+            error == 0)
+            return true;
+        close(r->p[i].fd);
+        r->p[i].fd = -1;
+        r->pending--;
+        note_error(r, error);
+    }
+    return false;
+}
+
+/* All ways once. 0, or the errno of the first that failed. */
+static int run_race(struct race *r, int64_t deadline_ms, int *out, int *which)
+{
+    bool won = start_due(r, which);
+
+    while (!won && r->pending > 0 && hvi_ms_left(deadline_ms) > 0) {
+        int64_t until = deadline_ms;
+
+        if (r->started < r->n && r->next_ms < until)
+            until = r->next_ms;
+        if (poll(r->p, (nfds_t)r->started, hvi_ms_left(until)) < 0 && errno != EINTR)
+            note_error(r, errno);
+        won = look(r, which) || start_due(r, which);
+    }
+    for (int i = 0; i < r->started; i++)
+        if (r->p[i].fd >= 0 && !(won && i == *which))
+            close(r->p[i].fd);
+    if (!won)
+        return r->error != 0 ? r->error : ETIMEDOUT;
+    *out = r->p[*which].fd;
+    return 0;
+}
+
+enum hvd_status hvi_dial_any(const char *whom, const char *const where[], int n,
+                             int64_t deadline_ms, int *out, int *which,
+                             struct hvi_err *err)
+{
+    enum hvd_status rc;
+    char also[32];
+    int error = 0;
+
+    *which = 0;
+    if (n == 1)
+        return hvi_dial(whom, where[0], deadline_ms, out, err);
+    for (;;) {
+        struct race r = {.where = where, .n = n};
+        int last = error;
+
+        for (int i = 0; i < n; i++)
+            r.p[i] = (struct pollfd){.fd = -1, .events = POLLOUT};
+        error = run_race(&r, deadline_ms, out, which);
+        if (error == 0)
+            return HVD_OK;
+        if (error == ETIMEDOUT && last != 0)
+            error = last; /* the time was over: what it was before tells more */
+        if (!try_again(error) || hvi_ms_left(deadline_ms) == 0)
+            break;
+        poll(NULL, 0, RETRY_MS);
+    }
+    snprintf(also, sizeof also, "and %d other %s", n - 1, n == 2 ? "way" : "ways");
+    rc = failed(whom, where[0], error, err);
+    if (err != NULL && rc != HVD_ELIMIT)
+        (void)hvi_fail(err, rc, "cannot reach %s at %s %s: %s", whom, where[0], also,
+                       strerror(error));
+    return rc;
 }
 
 void hvi_dial_limit(int fd, int limit_ms)

@@ -6,6 +6,8 @@
 
 #include "proto/base/err.h"
 
+#define HVI_DIAL_MAX 8 /* ways to one peer */
+
 /**
  * Connect; tried again while nobody listens there yet.
  *
@@ -20,6 +22,17 @@
  */
 enum hvd_status hvi_dial(const char *whom, const char *where, int64_t deadline_ms,
                          int *out, struct hvi_err *err);
+
+/**
+ * As hvi_dial, by whichever of several ways answers first: they are tried in this order,
+ * each some time after the one before, or when that has failed.
+ *
+ * @param where  [n] "tcp:ADDR:PORT", addresses numeric; n at most HVI_DIAL_MAX
+ * @param which  the index of the way that was taken
+ */
+enum hvd_status hvi_dial_any(const char *whom, const char *const where[], int n,
+                             int64_t deadline_ms, int *out, int *which,
+                             struct hvi_err *err);
 
 /** The kernel ends the connection when the other end answers nothing for limit_ms,
  *  whether anything is on its way or not. For peers that always read. */

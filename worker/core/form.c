@@ -111,7 +111,7 @@ static enum hvd_status say_hello(struct forming *f, const struct hvd_config *con
     Hvi__PsetDef *defs = NULL;
     char id[256];
     char host[65];
-    char *addr = f->listener.addr;
+    char *addr[HVI_WAYS_MAX];
     struct utsname uts;
     const char *name = hvi_env("HOSTNAME");
     int64_t rank = -1;
@@ -129,8 +129,9 @@ static enum hvd_status say_hello(struct forming *f, const struct hvd_config *con
     m.pid = (int32_t)getpid();
     m.unix_path = f->listener.path;
     if (f->listener.tcp_fd >= 0) {
-        m.n_tcp_addrs = 1;
-        m.tcp_addrs = &addr;
+        for (int i = 0; i < f->listener.ways.n; i++)
+            addr[m.n_tcp_addrs++] = f->listener.ways.addr[i];
+        m.tcp_addrs = addr;
         m.tcp_port = f->listener.port;
     }
     m.cpu_plane = cpu_plane;
@@ -270,7 +271,7 @@ static enum hvd_status make_segment(struct forming *f, struct host h, bool with_
     struct hvi_ctx *c = f->c;
     struct hvi_listener unix_only = f->listener;
     struct hvi_meet m;
-    struct hvi_target leader = {.rank = h.first};
+    struct hvi_target leader = {.rank = h.first, .nways = 1};
     enum hvd_status rc = HVD_OK;
     int fd = -1;
 
@@ -286,7 +287,7 @@ static enum hvd_status make_segment(struct forming *f, struct host h, bool with_
         if (rc == HVD_OK)
             rc = hvi_meet_run(&m, &unix_only, NULL, 0, h.count - 1, err);
     } else {
-        snprintf(leader.where, sizeof leader.where, "unix:%s",
+        snprintf(leader.where[0], sizeof leader.where[0], "unix:%s",
                  f->welcome->peers[h.first]->unix_path);
         rc = hvi_meet_run(&m, &unix_only, &leader, 1, 0, err);
         fd = m.got_fd;
@@ -328,6 +329,33 @@ static enum hvd_status own_bells(struct hvi_ctx *c, struct hvi_err *err)
     return HVD_OK;
 }
 
+static void add_way(const Hvi__Peer *p, size_t a, struct hvi_target *t)
+{
+    t->named[t->nways] = a > 0;
+    snprintf(t->where[t->nways++], sizeof t->where[0], "tcp:%.100s:%u", p->tcp_addrs[a],
+             p->tcp_port);
+}
+
+/* The ways to rank i. An address of ours leads to no peer on another host (each may have a
+ * bridge of its own by that address), unless two names are of one machine. */
+static enum hvd_status find_ways(const struct forming *f, int i, struct hvi_target *t,
+                                 struct hvi_err *err)
+{
+    const struct hvi_ctx *c = f->c;
+    const Hvi__Peer *p = f->welcome->peers[i];
+    bool elsewhere = c->peers[i].host_index != c->peers[c->rank].host_index;
+
+    t->rank = i;
+    if (p->n_tcp_addrs < 1 || p->tcp_port == 0)
+        return hvi_fail(err, HVD_EIO, "rank %d (%s) has no TCP listener", i, p->host);
+    for (size_t a = 0; elsewhere && a < p->n_tcp_addrs && t->nways < HVI_WAYS_MAX; a++)
+        if (p->n_tcp_addrs == 1 || !hvi_ways_own(p->tcp_addrs[a]))
+            add_way(p, a, t);
+    if (t->nways == 0)
+        add_way(p, 0, t);
+    return HVD_OK;
+}
+
 /* A connection to every other rank, and the tcp plane over them. */
 static enum hvd_status make_mesh(struct forming *f, struct hvi_plane **out,
                                  struct hvi_err *err)
@@ -345,16 +373,8 @@ static enum hvd_status make_mesh(struct forming *f, struct hvi_plane **out,
     m.fds = new_fds(c->size);
     if (targets == NULL || m.fds == NULL)
         rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
-    for (int i = 0; i < c->rank && rc == HVD_OK; i++) {
-        const Hvi__Peer *p = f->welcome->peers[i];
-
-        targets[i].rank = i;
-        if (p->n_tcp_addrs < 1 || p->tcp_port == 0)
-            rc = hvi_fail(err, HVD_EIO, "rank %d (%s) has no TCP listener", i, p->host);
-        else
-            snprintf(targets[i].where, sizeof targets[i].where, "tcp:%.100s:%u",
-                     p->tcp_addrs[0], p->tcp_port);
-    }
+    for (int i = 0; i < c->rank && rc == HVD_OK; i++)
+        rc = find_ways(f, i, &targets[i], err);
     if (rc == HVD_OK)
         rc = hvi_meet_run(&m, &tcp_only, targets, c->rank, c->size - 1 - c->rank, err);
     if (rc == HVD_OK)

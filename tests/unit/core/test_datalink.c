@@ -22,7 +22,7 @@ struct peer {
     int rank, size, pass_fd;
     uint32_t attempt;
     const uint8_t *key;
-    bool tcp;
+    bool tcp, astray;
     struct hvi_listener *all; /* [size] */
     enum hvd_status rc;
     int fds[MAX], got_fd;
@@ -57,13 +57,22 @@ static void *meet(void *arg)
     for (int i = 0; i < p->size; i++)
         p->fds[i] = -1;
     for (int i = 0; i < n; i++) {
-        targets[i].rank = i;
+        targets[i] = (struct hvi_target){.rank = i, .nways = 1};
         if (p->tcp)
-            snprintf(targets[i].where, sizeof targets[i].where, "tcp:%s:%u",
-                     p->all[i].addr, p->all[i].port);
-        else
-            snprintf(targets[i].where, sizeof targets[i].where, "unix:%s",
-                     p->all[i].path);
+            snprintf(targets[i].where[0], sizeof targets[i].where[0], "tcp:%s:%u",
+                     p->all[i].ways.addr[0], p->all[i].port);
+        if (p->tcp && p->astray && i == 0) { /* first to another rank than is meant */
+            targets[i].nways = 2;
+            targets[i].named[0] = targets[i].named[1] = true;
+            memcpy(targets[i].where[1], targets[i].where[0],
+                   sizeof targets[i].where[0]);
+            snprintf(targets[i].where[0], sizeof targets[i].where[0], "tcp:%s:%u",
+                     p->all[1].ways.addr[0], p->all[1].port);
+        }
+        if (p->tcp)
+            continue;
+        snprintf(targets[i].where[0], sizeof targets[i].where[0], "unix:%s",
+                 p->all[i].path);
     }
     p->rc = hvi_meet_run(
         &m, &p->all[p->rank], targets, n,
@@ -124,6 +133,40 @@ Test(datalink, a_mesh_connects_all_to_all, .timeout = 30)
                          k);
             close(p[i].fds[k]);
         }
+}
+
+Test(datalink, who_answers_for_another_rank_is_not_taken, .timeout = 30)
+{
+    struct peer p[MAX] = {{0}};
+
+    for (int i = 0; i < MAX; i++) {
+        p[i].tcp = true;
+        p[i].astray = i > 1;
+        p[i].pass_fd = -1;
+    }
+    run(p, MAX);
+    for (int i = 0; i < MAX; i++) {
+        char byte = (char)('0' + i);
+
+        cr_assert_eq(p[i].rc, HVD_OK, "%s", p[i].err.text);
+        for (int k = 0; k < MAX; k++)
+            if (k != i)
+                cr_assert_eq(write(p[i].fds[k], &byte, 1), 1);
+    }
+    for (int i = 0; i < MAX; i++)
+        for (int k = 0; k < MAX; k++) {
+            char byte = 0;
+
+            if (k == i)
+                continue;
+            while (read(p[i].fds[k], &byte, 1) != 1)
+                continue;
+            cr_assert_eq(byte, '0' + k);
+        }
+    for (int i = 0; i < MAX; i++)
+        for (int k = 0; k < MAX; k++)
+            if (k != i)
+                close(p[i].fds[k]);
 }
 
 Test(datalink, the_segment_reaches_every_rank, .timeout = 30)

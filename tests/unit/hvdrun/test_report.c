@@ -35,6 +35,19 @@ static const struct hvi_failure killed = {.rank = 2,
                                           .exited = true,
                                           .age_ms = 3210};
 
+Test(report, says_when_memory_was_short, .timeout = 5)
+{
+    struct hvi_failure f = killed;
+
+    cr_assert_eq(hvi_report_init(&report, 4), HVD_OK);
+    cr_assert_null(strstr(text_of(&f), "memory"));
+    f.out_of_memory = true;
+    cr_assert_not_null(strstr(text_of(&f),
+                              "\nhvdrun: the kernel of host1 killed a process "
+                              "for want of memory meanwhile"));
+    hvi_report_fini(&report);
+}
+
 Test(report, names_rank_host_pid_status_and_age, .timeout = 5)
 {
     struct hvi_failure f = killed;

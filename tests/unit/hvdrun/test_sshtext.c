@@ -33,8 +33,9 @@ Test(sshtext, known_failures_name_the_host_and_the_fix, .timeout = 5)
 {
     check(EXITED(255), 0, false,
           "ssh: Could not resolve hostname h1: Name or service not known\r\n",
-          "unknown host h1: no address is known for that name; correct the list of "
-          "hosts,\n  or name it in ~/.ssh/config or /etc/hosts");
+          "unknown host h1: no address is known for that name (Name or service not "
+          "known);\n  correct the list of hosts, or name it in ~/.ssh/config or "
+          "/etc/hosts");
     check(EXITED(255), 0, false,
           "ssh: connect to host h1 port 22: Connection refused\r\n",
           "h1: connection refused: no ssh server listens on port 22 there; start one, "
@@ -45,20 +46,21 @@ Test(sshtext, known_failures_name_the_host_and_the_fix, .timeout = 5)
           "one, or give its port with -p");
     check(EXITED(255), 2222, false,
           "ssh: connect to host h1 port 2222: Connection timed out\r\n",
-          "h1: no answer from its ssh server within 10 s; is it up, and does a "
+          "h1: no answer from the ssh server there within 10 s; is it up, and does a "
           "firewall let ssh through?\n  Try: ssh -p 2222 me@h1 true");
     check(EXITED(255), 0, false, "Connection timed out during banner exchange\r\n",
-          "h1: no answer from its ssh server within 10 s; is it up, and does a "
+          "h1: no answer from the ssh server there within 10 s; is it up, and does a "
           "firewall let ssh through?\n  Try: ssh me@h1 true");
-    check(EXITED(255), 0, false,
-          "ssh: connect to host h1 port 22: No route to host\r\n",
-          "h1 cannot be reached: ssh: connect to host h1 port 22: No route to host; is "
-          "it up and in this network?");
-    check(EXITED(255), 0, false,
-          "A banner\r\nme@h1: Permission denied (publickey,password).\r\n",
-          "h1: permission denied (it accepts: publickey,password); 'ssh me@h1 true' "
-          "must work without a question:\n  ssh-copy-id me@h1, or name the key with "
-          "-i");
+    check(
+        EXITED(255), 0, false, "ssh: connect to host h1 port 22: No route to host\r\n",
+        "h1 cannot be reached (ssh: connect to host h1 port 22: No route to host);\n  "
+        "is it up and in this network?");
+    check(
+        EXITED(255), 0, false,
+        "A banner\r\nme@h1: Permission denied (publickey,password).\r\n",
+        "h1: permission denied for me@h1 (it accepts: publickey,password); 'ssh me@h1 "
+        "true' must work without a question:\n  ssh-copy-id me@h1, or name the key "
+        "with -i; one with a passphrase: ssh-add it first");
     check(EXITED(255), 0, false,
           "@@@\r\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n"
           "Host key verification failed.\r\n",
@@ -78,17 +80,63 @@ Test(sshtext, known_failures_name_the_host_and_the_fix, .timeout = 5)
           "closed by remote host)");
 }
 
+/* What is not on the host itself. */
+Test(sshtext, names_come_from_what_ssh_said, .timeout = 5)
+{
+    check(EXITED(255), 0, false,
+          "ssh: Could not resolve hostname jump: Name or service not known\r\n"
+          "kex_exchange_identification: Connection closed by remote host\r\n",
+          "h1: unknown host jump, which the ssh configuration here names for it: no "
+          "address is known (Name or service not known);\n  correct its HostName or "
+          "ProxyJump: ssh -G me@h1");
+    check(EXITED(255), 0, false,
+          "ssh: connect to host 10.0.0.7 port 2200: Connection refused\r\n",
+          "h1: connection refused: no ssh server listens on port 2200 of 10.0.0.7; "
+          "start one, or give its port with -p");
+    check(EXITED(255), 0, false,
+          "@@@\r\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n"
+          "Add correct host key in /x/known to get rid of this message.\r\n"
+          "Offending ED25519 key in /x/my known:3\r\n"
+          "Host key for [h1]:22 has changed and you have requested strict checking.\r\n"
+          "Host key verification failed.\r\n",
+          "h1: its host key has changed since the last login; if that is right, forget "
+          "the old one:\n  ssh-keygen -f '/x/my known' -R '[h1]:22'");
+    check(EXITED(255), 0, false,
+          "Warning: Identity file /x/k not accessible: No such file or directory.\n"
+          "me@h1: Permission denied (publickey).\r\n",
+          "h1: no login: ssh cannot read the key /x/k (No such file or directory); "
+          "correct -i or IdentityFile");
+    check(
+        EXITED(255), 0, false,
+        "sh: 1: exec: proxy: not found\r\nConnection closed by UNKNOWN port 65535\r\n",
+        "h1: the command that leads to it (ProxyCommand or ProxyJump of the ssh "
+        "configuration here) does not work:\n  (sh: 1: exec: proxy: not found)");
+    check(EXITED(255), 0, false, "Could not resolve hostname",
+          "unknown host h1: no address is known for that name (no answer);\n  correct "
+          "the list of hosts, or name it in ~/.ssh/config or /etc/hosts");
+}
+
 Test(sshtext, an_agent_that_cannot_run_is_told_apart, .timeout = 5)
 {
     check(EXITED(127), 0, false, "sh: 1: exec: /opt/hvd-agent: not found\n",
-          "h1: there is no /opt/hvd-agent there, nor hvd-agent on PATH; install hvd on "
-          "it, the same version, or say where with --agent-path");
+          "h1: there is no /opt/hvd-agent there, nor hvd-agent on PATH;\n  install hvd "
+          "on it, the same version, or say where with --agent-path");
     check(EXITED(1), 0, false, "/opt/hvd-agent: Command not found.\n", /* csh */
-          "h1: there is no /opt/hvd-agent there, nor hvd-agent on PATH; install hvd on "
-          "it, the same version, or say where with --agent-path");
-    check(EXITED(126), 0, false, "bash: /opt/hvd-agent: Permission denied\n",
-          "h1: /opt/hvd-agent cannot be executed there; is it made for that machine, "
-          "and is the file system mounted noexec?");
+          "h1: there is no /opt/hvd-agent there, nor hvd-agent on PATH;\n  install hvd "
+          "on it, the same version, or say where with --agent-path");
+    check(EXITED(1), 0, false,
+          "/opt/hvd-agent: /lib/libc.so.6: version `GLIBC_2.38' not found (required by "
+          "/opt/hvd-agent)\n",
+          "h1: hvd-agent was built for a newer C library than that host has; build hvd "
+          "there, or on the oldest host\n  (/opt/hvd-agent: /lib/libc.so.6: version "
+          "`GLIBC_2.38' not found (required by /opt/hvd-agent))");
+    check(EXITED(126), 0, false, "sh: 1: exec: /opt/hvd-agent: Exec format error\n",
+          "h1: /opt/hvd-agent is a program for another kind of machine; build hvd for "
+          "that host, and say where it is with --agent-path");
+    check(
+        EXITED(126), 0, false, "bash: /opt/hvd-agent: Permission denied\n",
+        "h1: /opt/hvd-agent may not be executed there; make it executable (chmod +x), "
+        "and its file system not noexec");
     check(EXITED(127), 0, false,
           "/opt/hvd-agent: error while loading shared libraries: libuv.so.1: cannot "
           "open shared object file: No such file or directory\n",
@@ -102,9 +150,11 @@ Test(sshtext, the_rest_says_what_ssh_said_last, .timeout = 5)
     check(EXITED(255), 0, false, "first\r\nsome\033[1m news\r\n\r\n",
           "h1: ssh exited with status 255 before hvd-agent answered: some\\x1b[1m "
           "news; try: ssh me@h1 true");
-    check(EXITED(0), 0, false, "",
-          "h1: ssh exited with status 0 before hvd-agent answered; try: ssh me@h1 "
-          "true");
+    check(
+        EXITED(0), 0, false, "",
+        "h1: the login exited with status 0 before hvd-agent answered (its last words: "
+        "none);\n  may this user log in there, and does .bashrc or the like not exit? "
+        "Try: ssh me@h1 true");
     check(SIGKILL, 0, false, "",
           "h1: ssh was killed by signal 9 (SIGKILL) before hvd-agent answered; try: "
           "ssh me@h1 true");
@@ -115,6 +165,9 @@ Test(sshtext, later_it_is_the_connection_that_was_lost, .timeout = 5)
     check(EXITED(255), 0, true, "Timeout, server h1 not responding.\r\n",
           "lost the connection to h1: Timeout, server h1 not responding.; the job "
           "ends");
+    check(EXITED(255), 0, true, "",
+          "the agent on h1 was killed, or the connection to it closed without a word; "
+          "the job ends");
     check(SIGTERM, 0, true, "",
           "the ssh to h1 was killed by signal 15 (SIGTERM); the job ends");
     check(EXITED(1), 0, true, "", "the agent on h1 exited with status 1; the job ends");
