@@ -35,8 +35,18 @@ static struct {
     _Atomic int nblocks;
 } g = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* How deep this thread is inside enter, and its own mode of capturing. */
+static _Thread_local struct {
+    int depth, mode;
+} inside;
+
 void hvi_device_enter(struct hvi_device *dev)
 {
+    if (inside.depth++ == 0) {
+        inside.mode = HVI_CU_CAPTURE_RELAXED;
+        if (dev->cu->capture_mode != NULL)
+            dev->cu->capture_mode(&inside.mode);
+    }
     dev->cu->ctx_push(dev->context);
 }
 
@@ -44,7 +54,10 @@ void hvi_device_leave(struct hvi_device *dev)
 {
     struct CUctx_st *old = NULL;
 
-    dev->cu->ctx_pop(&old);
+    if (dev->cu->ctx_pop(&old) == HVI_CU_SUCCESS && old != dev->context)
+        dev->cu->ctx_push(old); /* ours had not been taken: it is the program's */
+    if (--inside.depth == 0 && dev->cu->capture_mode != NULL)
+        dev->cu->capture_mode(&inside.mode);
 }
 
 enum hvd_status hvi_device_check(struct hvi_device *dev, int cu_result,
@@ -243,6 +256,14 @@ void hvi_event_unref(struct hvi_event *e)
     pthread_mutex_unlock(&e->dev->lock);
 }
 
+static enum hvd_status captured(struct hvi_err *err, const char *what)
+{
+    return hvi_fail(err, HVD_EUNSUPPORTED,
+                    "%s captured into a CUDA graph; collectives cannot be part of a "
+                    "graph: enqueue them outside the capture",
+                    what);
+}
+
 /* A collective inside a graph would be replayed without negotiation. */
 static enum hvd_status refuse_capture(struct hvi_device *dev,
                                       struct CUstream_st *stream, struct hvi_err *err)
@@ -254,21 +275,25 @@ static enum hvd_status refuse_capture(struct hvi_device *dev,
         capturing = 1;
     else if (rc != HVI_CU_SUCCESS)
         return hvi_device_check(dev, rc, "cuStreamIsCapturing", err);
-    if (capturing == 0)
-        return HVD_OK;
-    return hvi_fail(
-        err, HVD_EUNSUPPORTED,
-        "the stream is being captured into a CUDA graph; collectives cannot "
-        "be part of a graph: enqueue them outside the capture");
+    return capturing == 0 ? HVD_OK : captured(err, "the stream is being");
 }
 
 static enum hvd_status import_event(struct hvi_device *dev, struct CUevent_st *event,
                                     struct hvi_event **out, struct hvi_err *err)
 {
     enum hvd_status rc;
+    int cu;
 
     if (event == NULL)
         return hvi_fail(err, HVD_EINVAL, "ready.object is NULL, not a CUevent");
+    /* before anything is ordered after it: that would join the graph of a captured one */
+    cu = dev->cu->event_query(event);
+    if (cu == HVI_CU_SUCCESS)
+        return HVD_OK;
+    if (cu == HVI_CU_CAPTURED_EVENT || cu == HVI_CU_CAPTURE_UNSUPPORTED)
+        return captured(err, "the event was");
+    if (cu != HVI_CU_NOT_READY)
+        return hvi_device_check(dev, cu, "cuEventQuery", err);
     pthread_mutex_lock(&g.lock); /* nothing of another call between the two */
     rc = hvi_device_check(dev, dev->cu->stream_wait(dev->import, event, 0),
                           "cuStreamWaitEvent", err);
@@ -292,8 +317,7 @@ static enum hvd_status record_context(struct hvi_device *dev, struct CUctx_st *c
         return rc;
     cu = dev->cu->ctx_record(context != NULL ? context : dev->context, e->event);
     if (cu == HVI_CU_CAPTURE_UNSUPPORTED)
-        rc = hvi_fail(err, HVD_EUNSUPPORTED,
-                      "a stream of the context is being captured into a CUDA graph");
+        rc = captured(err, "a stream of the context is being");
     else
         rc = hvi_device_check(dev, cu, "cuCtxRecordEvent", err);
     if (rc == HVD_OK)

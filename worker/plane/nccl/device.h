@@ -38,7 +38,12 @@ struct hvi_event {
  *  HVD_EUNSUPPORTED (no driver), HVD_EINVAL (no such GPU), HVD_EIO, HVD_ENOMEM. */
 enum hvd_status hvi_device_get(int id, struct hvi_device **out, struct hvi_err *err);
 
-/** Make the context current on this thread, and put back what was. */
+/**
+ * Make the context current on this thread, and put back what was. Between the two the
+ * thread may call what a capture into a CUDA graph, anywhere in the process, forbids
+ * others (memory, asking events): our calls touch no captured stream, and one that is
+ * refused would spoil the program's graph. Pairs nest.
+ */
 void hvi_device_enter(struct hvi_device *dev);
 void hvi_device_leave(struct hvi_device *dev);
 

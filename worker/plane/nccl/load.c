@@ -132,6 +132,11 @@ static enum hvd_status open_cuda(struct hvi_cuda *cu, struct hvi_err *err)
                         "the NVIDIA driver %s is too old: it has no %s", cu->path,
                         missing);
     rc = cu->init(0);
+    if (rc == HVI_CU_STUB_LIBRARY)
+        return hvi_fail(err, HVD_EUNSUPPORTED,
+                        "%s is the CUDA toolkit's stub, not a driver: take its folder "
+                        "out of LD_LIBRARY_PATH",
+                        cu->path);
     if (rc != HVI_CU_SUCCESS) {
         if (cu->error_string(rc, &text) != HVI_CU_SUCCESS || text == NULL)
             text = "unknown error";
