@@ -16,7 +16,8 @@
 #include "worker/plane/nccl/nccl.h"
 
 #define VERDICT_MS 1000 /* as in engine.c */
-#define SETTLE_S 60     /* leaving waits that long for the device, then aborts */
+#define IN_FLIGHT 2 /* one runs, one is queued behind it: the device is never idle */
+#define SETTLE_S 60 /* leaving waits that long for the device, then aborts */
 
 /* ---- making the plane ------------------------------------------------------------ */
 
@@ -146,6 +147,34 @@ void *hvi_op_memory(const struct hvi_op *op, size_t size_bytes, struct hvi_err *
     return data;
 }
 
+/* ---- how many -------------------------------------------------------------------- */
+
+bool hvi_gpu_holds(const struct hvi_ctx *c)
+{
+    return atomic_load(&c->ndevice) >= IN_FLIGHT && atomic_load(&c->nwaiting) == 0;
+}
+
+/* Under the lock: readiness that was held back goes on its way. */
+static void tell_ready(struct hvi_ctx *c)
+{
+    if (c->nready > 0 && !hvi_gpu_holds(c))
+        hvi_link_kick(c);
+}
+
+void hvi_gpu_wait_begin(struct hvi_ctx *c)
+{
+    if (atomic_fetch_add(&c->nwaiting, 1) > 0 || atomic_load(&c->ndevice) < IN_FLIGHT)
+        return;
+    pthread_mutex_lock(&c->lock);
+    tell_ready(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void hvi_gpu_wait_end(struct hvi_ctx *c)
+{
+    atomic_fetch_sub(&c->nwaiting, 1);
+}
+
 /* ---- runs on the device ---------------------------------------------------------- */
 
 void hvi_gpu_begin(struct hvi_ctx *c, struct hvi_run *run)
@@ -205,6 +234,7 @@ static void let_go(struct hvi_run *run)
     hvi_run_free(run);
     pthread_mutex_lock(&c->lock);
     atomic_fetch_sub(&c->ndevice, 1);
+    tell_ready(c);
     pthread_cond_broadcast(&c->device_cond);
     hvi_bell_ring(c->bells, c->bell); /* a thread may wait for one of them */
     pthread_mutex_unlock(&c->lock);

@@ -7,9 +7,8 @@
  * behind them and hands it to the completion thread. Nothing on the host waits for the
  * device.
  *
- * No limit is put on how many groups are queued: the stream guards the fusion buffer, and a
- * wait in mode ENQUEUED must not become a wait for the device. What is to be fused comes
- * as one group (the bindings' buckets) or while the engine is busy.
+ * The plane takes as many groups as it is given: the stream guards the fusion buffer. Who
+ * gives them holds back while two are on the device (hvi_gpu_holds, worker/core).
  *
  * Failure paths: what all members see alike refuses the group; everything else breaks the
  * plane (watch.c), on this rank at once and on the others when the epoch closes.
