@@ -360,6 +360,11 @@ static void misuse(void)
     IS(hvd_enqueue(&o, &h) == HVD_EINVAL);
     IS(strstr(hvd_last_error(), "different devices") != NULL);
     o.out.device_id = gpu_id;
+    o.in.data = o.out.data = &v;
+    IS(hvd_enqueue(&o, &h) == HVD_EINVAL);
+    IS(strstr(hvd_last_error(), "m: 0x") != NULL &&
+       strstr(hvd_last_error(), " is not GPU memory") != NULL);
+    o.in.data = o.out.data = d;
     CU(cuStreamBeginCapture_v2, (void *, int), (stream, 0));
     IS(hvd_enqueue(&o, &h) == HVD_EUNSUPPORTED);
     IS(strstr(hvd_last_error(), "captured into a CUDA graph") != NULL);

@@ -24,6 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "worker/plane/nccl/api.h"
 #include "worker/plane/nccl/pack.h"
 #include "worker/plane/reduce/half.h"
 
@@ -94,6 +95,7 @@ static struct memory {
     struct memory *next;
     void *at;
     size_t size;
+    int ordinal; /* among the visible GPUs */
     bool freed;
 } * memories;
 static size_t in_use;
@@ -568,6 +570,17 @@ EXPORT int cuCtxSynchronize(void)
 
 /* ---- memory */
 
+static int ordinal_of(const struct context *context)
+{
+    int which[64];
+    int n = visible(which, 64);
+
+    for (int i = 0; i < n; i++)
+        if (which[i] == context->device)
+            return i;
+    return -1;
+}
+
 EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size)
 {
     size_t limit = (size_t)number_of("FAKE_CUDA_MEMORY", 1L << 40);
@@ -587,6 +600,7 @@ EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size)
         m->at = mmap(NULL, size, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         m->size = size;
+        m->ordinal = ordinal_of(stack[depth - 1]);
         in_use += size;
         m->next = memories;
         memories = m;
@@ -668,6 +682,25 @@ EXPORT int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t n)
 
     return rc != OK ? rc : cuStreamSynchronize(NULL);
 }
+
+#ifndef FAKE_OLD
+EXPORT int cuPointerGetAttribute(void *out, int attribute, uint64_t address)
+{
+    const struct memory *m;
+    int rc = INVALID;
+
+    pthread_mutex_lock(&memory_lock);
+    for (m = memories; m != NULL && rc != OK; m = m->next)
+        if (!m->freed && address - (uint64_t)(uintptr_t)m->at < m->size) {
+            *(int *)out = attribute == HVI_CU_POINTER_DEVICE        ? m->ordinal
+                          : attribute == HVI_CU_POINTER_MEMORY_TYPE ? 2
+                                                                    : 0;
+            rc = OK;
+        }
+    pthread_mutex_unlock(&memory_lock);
+    return rc;
+}
+#endif
 
 /* ---- kernels and host functions */
 

@@ -389,6 +389,41 @@ enum hvd_status hvi_event_ctx_wait(struct hvi_event *e, void *context,
 
 /* ---- memory ---------------------------------------------------------------------- */
 
+/* The owner of managed or host memory says nothing about who may touch it. */
+static bool bound_to_its_gpu(const struct hvi_cuda *cu, uint64_t at)
+{
+    unsigned type = HVI_CU_MEMORY_DEVICE;
+    int managed = 0;
+
+    cu->pointer_get(&type, HVI_CU_POINTER_MEMORY_TYPE, at);
+    cu->pointer_get(&managed, HVI_CU_POINTER_IS_MANAGED, at);
+    return type == HVI_CU_MEMORY_DEVICE && managed == 0;
+}
+
+enum hvd_status hvi_device_owns(struct hvi_device *dev, const void *data,
+                                struct hvi_err *err)
+{
+    const struct hvi_cuda *cu = dev->cu;
+    uint64_t at = (uint64_t)(uintptr_t)data;
+    enum hvd_status rc = HVD_OK;
+    int owner = dev->id;
+    int cu_rc;
+
+    if (cu->pointer_get == NULL)
+        return HVD_OK;
+    hvi_device_enter(dev);
+    cu_rc = cu->pointer_get(&owner, HVI_CU_POINTER_DEVICE, at);
+    if (cu_rc == HVI_CU_INVALID_VALUE)
+        rc = hvi_fail(err, HVD_EINVAL, "%p is not GPU memory", data);
+    else if (cu_rc != HVI_CU_SUCCESS)
+        rc = hvi_device_check(dev, cu_rc, "cuPointerGetAttribute", err);
+    else if (owner != dev->id && bound_to_its_gpu(cu, at))
+        rc = hvi_fail(err, HVD_EINVAL, "%p is memory of GPU %d, not of GPU %d", data,
+                      owner, dev->id);
+    hvi_device_leave(dev);
+    return rc;
+}
+
 void *hvi_device_alloc(struct hvi_device *dev, size_t size_bytes, struct hvi_err *err)
 {
     struct block *b = calloc(1, sizeof *b);

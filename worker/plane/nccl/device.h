@@ -66,6 +66,12 @@ void hvi_event_unref(struct hvi_event *e); /* NULL allowed */
 enum hvd_status hvi_device_ready(struct hvi_device *dev, const struct hvd_ready *ready,
                                  struct hvi_event **out, struct hvi_err *err);
 
+/** Is that memory which this GPU's kernels may touch: its own, managed, or of the host and
+ *  registered with CUDA? HVD_EINVAL: it is not, or lies on another GPU; a kernel would
+ *  leave the context broken for good. A driver too old to tell: HVD_OK. */
+enum hvd_status hvi_device_owns(struct hvi_device *dev, const void *data,
+                                struct hvi_err *err);
+
 /** Order stream or context after e. */
 enum hvd_status hvi_event_stream_wait(struct hvi_event *e, void *stream,
                                       struct hvi_err *err);

@@ -191,6 +191,27 @@ Test(load, memory_is_taken_and_given_back_beside_a_capture, .timeout = 10)
     cr_assert_eq(c.end(c.stream, &graph), 0);
 }
 
+Test(load, memory_of_the_host_or_of_another_gpu_is_told, .timeout = 10)
+{
+    struct hvi_device *dev[2] = {NULL};
+    struct hvi_err err = {{0}};
+    char *data;
+
+    FRESH_PROCESS();
+    cr_assert(load_fakes(""));
+    setenv("CUDA_VISIBLE_DEVICES", "5,2", 1);
+    cr_assert_eq(hvi_device_get(0, &dev[0], &err), HVD_OK);
+    cr_assert_eq(hvi_device_get(1, &dev[1], &err), HVD_OK);
+    data = hvi_device_alloc(dev[1], 1000, &err);
+    cr_assert_eq(hvi_device_owns(dev[1], data + 500, &err), HVD_OK, "%s", err.text);
+    cr_assert_eq(hvi_device_owns(dev[0], data, &err), HVD_EINVAL);
+    cr_assert(strstr(err.text, "is memory of GPU 1, not of GPU 0") != NULL, "%s",
+              err.text);
+    cr_assert_eq(hvi_device_owns(dev[0], &data, &err), HVD_EINVAL);
+    cr_assert(strstr(err.text, "is not GPU memory") != NULL, "%s", err.text);
+    cr_assert(hvi_device_free(data));
+}
+
 Test(load, a_context_of_the_program_stays_where_ours_is_not_taken, .timeout = 10)
 {
     struct hvi_device *dev = NULL;
