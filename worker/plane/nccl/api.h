@@ -220,6 +220,10 @@ enum hvd_status hvi_cuda_get(const struct hvi_cuda **out, struct hvi_err *err);
 /** The same for NCCL. HVD_EVERSION: older than 2.18; the text names version and path. */
 enum hvd_status hvi_nccl_get(const struct hvi_nccl_api **out, struct hvi_err *err);
 
+/** The number of the NCCL that this process has loaded, ours or a framework's; where none
+ *  is: HVI_NCCL_MIN_VERSION, what the table is written for. Loads nothing. */
+int hvi_nccl_known_version(void);
+
 /** "2.28.9" of 22809; "12.4" of 12040. Returns out. */
 char *hvi_nccl_version_text(int version, char out[16]);
 char *hvi_cuda_version_text(int version, char out[16]);

@@ -196,6 +196,22 @@ static enum hvd_status check_version(void *lib, struct hvi_nccl_api *nccl,
     return HVD_OK;
 }
 
+int hvi_nccl_known_version(void)
+{
+    struct hvi_nccl_api probe = {.version = 0};
+    void *lib = dlopen(NCCL_SONAME, RTLD_NOW | RTLD_NOLOAD);
+
+    pthread_mutex_lock(&g.lock);
+    if (g.have_nccl)
+        probe.version = g.nccl.version;
+    pthread_mutex_unlock(&g.lock);
+    if (probe.version == 0 && lib != NULL)
+        check_version(lib, &probe, NULL);
+    if (lib != NULL)
+        dlclose(lib);
+    return probe.version > 0 ? probe.version : HVI_NCCL_MIN_VERSION;
+}
+
 static enum hvd_status open_nccl(struct hvi_nccl_api *nccl, struct hvi_err *err)
 {
     char why[200] = "";

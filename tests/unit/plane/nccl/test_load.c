@@ -30,6 +30,19 @@ Test(load, the_loaded_copies_are_taken, .timeout = 10)
     cr_assert_not_null(nccl->comm_register);
 }
 
+Test(load, the_version_is_that_of_the_loaded_copy_or_of_the_oldest_that_will_do,
+     .timeout = 10)
+{
+    FRESH_PROCESS();
+    cr_assert_eq(hvi_nccl_known_version(), HVI_NCCL_MIN_VERSION);
+    cr_assert_null(dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD));
+    cr_assert(load_fakes(""));
+    setenv("FAKE_NCCL_VERSION", "23001", 1);
+    cr_assert_eq(hvi_nccl_known_version(), 23001);
+    setenv("FAKE_NCCL_VERSION", "21405", 1); /* also one that will not */
+    cr_assert_eq(hvi_nccl_known_version(), 21405);
+}
+
 Test(load, an_old_driver_only_lacks_the_newer_entries, .timeout = 10)
 {
     const struct hvi_cuda *cu = NULL;
