@@ -610,6 +610,15 @@ EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size)
     return rc;
 }
 
+EXPORT int cuMemGetInfo_v2(size_t *left_bytes, size_t *all_bytes)
+{
+    *all_bytes = (size_t)number_of("FAKE_CUDA_MEMORY", 1L << 40);
+    pthread_mutex_lock(&memory_lock);
+    *left_bytes = *all_bytes - in_use;
+    pthread_mutex_unlock(&memory_lock);
+    return OK;
+}
+
 /* Never given back to the system, never usable again. */
 EXPORT int cuMemFree_v2(uint64_t address)
 {
