@@ -35,6 +35,7 @@ facts() { hvdrun --check-build | sed -n '/NCCL (GPU tensors)/{n;s/^ *//p;}'; }
 has=$(facts)
 case $has in
 *"NCCL, which is not here"*)
+    [ -z "${HVD_NCCL_LIBRARY:-}" ] || { echo "$has"; exit 77; }
     HVD_NCCL_LIBRARY=$(pip_nccl)
     [ -n "$HVD_NCCL_LIBRARY" ] || { echo "$has"; exit 77; }
     export HVD_NCCL_LIBRARY

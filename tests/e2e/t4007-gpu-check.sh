@@ -18,7 +18,7 @@ case $1 in
 esac
 SH
 chmod +x python
-export PYTHON=$PWD/python
+export PYTHON=$PWD/python PIP_NCCL=''
 
 echo "-- two GPUs"
 LD_LIBRARY_PATH=$fake FAKE_CUDA_DEVICES=2 run "$check"
@@ -38,14 +38,14 @@ expect_line out 'PyTorch step, np 1 +skip +no PyTorch'
 echo "-- NCCL of a pip package, one GPU"
 mkdir driver
 cp "$fake/libcuda.so.1" driver
-if ! ldconfig -p | grep -q libnccl.so.2; then
-    PIP_NCCL=$fake/libnccl.so.2 LD_LIBRARY_PATH=$PWD/driver FAKE_CUDA_DEVICES=1 run "$check"
-    expect_status 0
-    expect_line out 'every collective, NCCL, np > 1 +skip +one GPU here'
-    LD_LIBRARY_PATH=$PWD/driver run "$check"
-    expect_status 77
-    expect_line out 'GPU collectives need NCCL, which is not here'
-fi
+echo nothing >driver/libnccl.so.2 # found before one that this machine may have
+PIP_NCCL=$fake/libnccl.so.2 LD_LIBRARY_PATH=$PWD/driver FAKE_CUDA_DEVICES=1 run "$check"
+expect_status 0
+expect_line out "NCCL 2.28.9 \\($fake/libnccl.so.2\\)"
+expect_line out 'every collective, NCCL, np > 1 +skip +one GPU here'
+LD_LIBRARY_PATH=$PWD/driver run "$check"
+expect_status 77
+expect_line out 'GPU collectives need NCCL, which is not here'
 
 echo "-- a call of NCCL's that fails, kernels that do not load"
 LD_LIBRARY_PATH=$fake FAKE_CUDA_DEVICES=1 FAKE_CUDA_NO_KERNELS=1 run "$check" 8
