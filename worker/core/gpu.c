@@ -127,9 +127,14 @@ enum hvd_status hvi_gpu_open(struct hvi_ctx *c, int32_t device_id, struct hvi_er
 
 enum hvd_status hvi_gpu_open_joined(struct hvi_ctx *c, struct hvi_err *err)
 {
+    enum hvd_status rc = HVD_OK;
+    int device = c->join_device;
+
     if (atomic_load(&c->gpu) != NULL)
         return HVD_OK;
-    return hvi_gpu_open(c, c->join_device >= 0 ? c->join_device : c->local_rank, err);
+    if (device < 0)
+        rc = hvi_device_of_rank(c->local_rank, &device, err);
+    return rc == HVD_OK ? hvi_gpu_open(c, device, err) : rc;
 }
 
 void *hvi_op_memory(const struct hvi_op *op, size_t size_bytes, struct hvi_err *err)

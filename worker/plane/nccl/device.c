@@ -79,6 +79,19 @@ enum hvd_status hvi_device_check(struct hvi_device *dev, int cu_result,
 
 /* ---- one device ------------------------------------------------------------------ */
 
+/* Where modules load lazily the first launch may wait for all that runs on the GPU: it is
+ * made here, over no tiles, and not between collectives. */
+static int launch_nothing(struct hvi_device *dev)
+{
+    uint64_t items = 0;
+    int32_t nitems = 0;
+    int64_t ntiles = 0;
+    void *params[] = {&items, &nitems, &ntiles};
+
+    return dev->cu->launch(dev->pack, 1, 1, 1, HVI_PACK_THREADS, 1, 1, 0, dev->import,
+                           params, NULL);
+}
+
 /* Without the kernel GPU tensors still work, through the host. */
 static void load_kernel(struct hvi_device *dev)
 {
@@ -88,6 +101,8 @@ static void load_kernel(struct hvi_device *dev)
 
     if (rc == HVI_CU_SUCCESS)
         rc = dev->cu->module_function(&dev->pack, module, HVI_PACK_KERNEL);
+    if (rc == HVI_CU_SUCCESS)
+        rc = launch_nothing(dev);
     if (hvi_device_check(dev, rc, "loading the kernels", &err) == HVD_OK)
         return;
     dev->pack = NULL;
@@ -190,6 +205,20 @@ enum hvd_status hvi_device_get(int id, struct hvi_device **out, struct hvi_err *
     if (rc == HVD_OK)
         *out = dev;
     return rc;
+}
+
+enum hvd_status hvi_device_of_rank(int local_rank, int *out, struct hvi_err *err)
+{
+    const struct hvi_cuda *cu = NULL;
+    enum hvd_status rc = hvi_cuda_get(&cu, err);
+    int count = 0;
+
+    if (rc != HVD_OK)
+        return rc;
+    if (cu->device_count(&count) != HVI_CU_SUCCESS || count < 1)
+        count = 1;
+    *out = local_rank % count;
+    return HVD_OK;
 }
 
 /* ---- events ---------------------------------------------------------------------- */

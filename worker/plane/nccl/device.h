@@ -38,6 +38,10 @@ struct hvi_event {
  *  HVD_EUNSUPPORTED (no driver), HVD_EINVAL (no such GPU), HVD_EIO, HVD_ENOMEM. */
 enum hvd_status hvi_device_get(int id, struct hvi_device **out, struct hvi_err *err);
 
+/** The GPU of a rank that has named none: by local rank among those that this process may
+ *  see, which is one where the launcher has chosen it. Errors of hvi_cuda_get. */
+enum hvd_status hvi_device_of_rank(int local_rank, int *out, struct hvi_err *err);
+
 /**
  * Make the context current on this thread, and put back what was. Between the two the
  * thread may call what a capture into a CUDA graph, anywhere in the process, forbids
