@@ -45,7 +45,8 @@ static void close_gate(void)
     long until = now_ms() + LAST_MS;
 
     atomic_store(&gate, 0);
-    CU(cuLaunchHostFunc, (void *, void (*)(void *), void *), (stream, stand_still, NULL));
+    CU(cuLaunchHostFunc, (void *, void (*)(void *), void *),
+       (stream, stand_still, NULL));
     while (atomic_load(&still) == 0 && now_ms() < until)
         usleep(200);
     IS(atomic_load(&still) == 1);
@@ -91,8 +92,8 @@ static void step(void)
         char name[16];
 
         snprintf(name, sizeof name, "g%d", i);
-        struct hvd_op o = gpu_op(HVD_ALLREDUCE, name, data[i], data[i], dims, 1,
-                                 HVD_FLOAT32, stream);
+        struct hvd_op o =
+            gpu_op(HVD_ALLREDUCE, name, data[i], data[i], dims, 1, HVD_FLOAT32, stream);
         o.reduce_op = HVD_AVERAGE;
         OK(hvd_enqueue(&o, &h[i]));
     }

@@ -41,7 +41,7 @@ struct beside {
 /* A framework installed by pip brings NCCL as a package of its own, in the same folder. */
 static int look_beside(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    static const char packages[] = "/site-packages/";
+    static const char packages[] = "-packages/"; /* site- or, on Debian, dist- */
     struct beside *b = arg;
     const char *at = strstr(info->dlpi_name, packages);
 

@@ -30,6 +30,47 @@ Test(load, the_loaded_copies_are_taken, .timeout = 10)
     cr_assert_not_null(nccl->comm_register);
 }
 
+/* A folder as pip makes it: a framework that is loaded, and NCCL in a package beside it. */
+static void framework_with_nccl(const char *packages)
+{
+    const struct hvi_nccl_api *nccl = NULL;
+    struct hvi_err err = {{0}};
+    char cuda[PATH_MAX] = "libcuda.so.1";
+    char real[PATH_MAX] = "libnccl.so.2";
+    char top[] = "/tmp/hvd-packages-XXXXXX";
+    char command[6 * PATH_MAX];
+    char path[64];
+    char want[128];
+
+    cr_assert(fake_path(cuda) && fake_path(real) && mkdtemp(top) != NULL);
+    snprintf(path, sizeof(path), "%s/lib/%s", top, packages);
+    snprintf(
+        command, sizeof(command),
+        "mkdir -p %s/torch/lib %s/nvidia/nccl/lib && cp %s %s/torch/lib/libtorch.so "
+        "&& cp %s %s/nvidia/nccl/lib",
+        path, path, cuda, path, real, path);
+    cr_assert_eq(system(command), 0);
+    snprintf(command, sizeof(command), "%s/torch/lib/libtorch.so", path);
+    snprintf(want, sizeof(want), "%s/nvidia/nccl/lib/libnccl.so.2", path);
+    cr_assert_not_null(dlopen(command, RTLD_NOW | RTLD_GLOBAL), "%s", dlerror());
+    cr_assert_eq(hvi_nccl_get(&nccl, &err), HVD_OK, "%s", err.text);
+    cr_assert_str_eq(nccl->path, want);
+    snprintf(command, sizeof(command), "rm -rf %s", top);
+    cr_assert_eq(system(command), 0);
+}
+
+Test(load, nccl_is_found_in_the_package_beside_a_framework, .timeout = 10)
+{
+    FRESH_PROCESS();
+    framework_with_nccl("site-packages");
+}
+
+Test(load, nccl_is_found_beside_debians_framework, .timeout = 10)
+{
+    FRESH_PROCESS();
+    framework_with_nccl("dist-packages");
+}
+
 Test(load, the_version_is_that_of_the_loaded_copy_or_of_the_oldest_that_will_do,
      .timeout = 10)
 {
