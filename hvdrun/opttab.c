@@ -3,7 +3,8 @@
 #define BIG 1e15
 #define NO_MPI "there is no MPI below this launcher"
 #define NO_TUNER "there is nothing to tune: no cycle time, and fusion adapts by itself"
-#define ONE_SCHEDULE "the collective schedule is chosen by message size and layout"
+#define ONE_SCHEDULE                                                                   \
+    "the collective schedule is chosen by message size and layout, on GPUs by NCCL"
 
 /* Rows of one section stand together, in the order in which they are shown. */
 const struct hvi_opt hvi_opt_table[] = {
@@ -323,14 +324,6 @@ const struct hvi_opt hvi_opt_table[] = {
      .env = "GLOO_TIMEOUT_SECONDS",
      .config = "library_options.gloo_timeout_seconds",
      .help = "Horovod's variable of that name"},
-    {.name = "num-nccl-streams",
-     .arg = HVI_ARG_INT,
-     .max = BIG,
-     .section = HVI_OPT_TUNING,
-     .hidden = true,
-     .env = "NUM_NCCL_STREAMS",
-     .config = "library_options.num_nccl_streams",
-     .help = "Horovod's variable of that name"},
     {.name = "thread-affinity",
      .arg = HVI_ARG_TEXT,
      .section = HVI_OPT_TUNING,
@@ -532,6 +525,13 @@ const struct hvi_opt hvi_opt_table[] = {
      .section = HVI_OPT_OBSOLETE,
      .id = HVI_OPT_NOTHING,
      .help = NO_MPI},
+    {.name = "num-nccl-streams",
+     .arg = HVI_ARG_INT,
+     .max = BIG,
+     .section = HVI_OPT_OBSOLETE,
+     .env = "NUM_NCCL_STREAMS",
+     .config = "library_options.num_nccl_streams",
+     .help = "NCCL chooses its channels itself, and one stream keeps their order"},
     {.name = "mpi", .section = HVI_OPT_OBSOLETE, .id = HVI_OPT_NOTHING, .help = NO_MPI},
     {.name = "gloo",
      .section = HVI_OPT_OBSOLETE,

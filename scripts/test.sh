@@ -243,8 +243,8 @@ if wants san; then
     unit_tests "$asan" asan
     unit_tests "$tsan" tsan
     # libhvd in several processes, as programs use it
-    B=$asan run_e2e asan-e2e 't300[1-4]*' t3011
-    B=$tsan run_e2e tsan-e2e 't300[1-4]*' t3011
+    B=$asan run_e2e asan-e2e 't300[1-4]*' t3011 't400[1236]*'
+    B=$tsan run_e2e tsan-e2e 't300[1-4]*' t3011 't400[1236]*'
 fi
 
 if wants fuzz; then

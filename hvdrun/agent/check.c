@@ -184,16 +184,36 @@ static void tell_networks(void)
     freeifaddrs(list);
 }
 
+/* "2.28.9 (libnccl.so.2)": what a rank would find without a framework. */
+static void tell_nccl(void)
+{
+    void *lib = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
+    void *f = lib != NULL ? dlsym(lib, "ncclGetVersion") : NULL;
+    int (*get)(int *) = NULL;
+    int v = 0;
+
+    memcpy(&get, &f, sizeof f);
+    if (get == NULL || get(&v) != 0)
+        fact("nccl failed libnccl.so.2 not found");
+    else if (v < 21800)
+        fact("nccl failed version code %d is too old: GPU collectives need 2.18", v);
+    else
+        fact("nccl ok %d.%d.%d (libnccl.so.2)", v / 10000, v / 100 % 100, v % 100);
+}
+
 static void tell_gpus(void)
 {
     int n = entries("/proc/driver/nvidia/gpus");
-    void *nccl;
+    char driver[32] = "";
+    FILE *f = fopen("/sys/module/nvidia/version", "re");
 
-    fact("gpus %d", n);
-    if (n == 0)
-        return;
-    nccl = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
-    fact(nccl != NULL ? "nccl ok libnccl.so.2" : "nccl failed libnccl.so.2 not found");
+    if (f != NULL && fscanf(f, "%31s", driver) != 1)
+        driver[0] = '\0';
+    if (f != NULL)
+        fclose(f);
+    fact(driver[0] != '\0' ? "gpus %d, driver %s" : "gpus %d", n, driver);
+    if (n > 0)
+        tell_nccl();
 }
 
 /* The answer is the nonce: it is hvdrun, and not whoever else has the port. */

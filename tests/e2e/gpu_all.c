@@ -28,6 +28,8 @@ static void reductions(void)
         product *= i;
     for (int t = 0; t < 2; t++)
         for (int op = HVD_AVERAGE; op <= HVD_PRODUCT; op++) {
+            if (op == HVD_ADASUM)
+                continue;
             int32_t v32[3] = {me + 1, -(me + 1), 2};
             int16_t v16[3] = {(int16_t)(me + 1), (int16_t) - (me + 1), 2};
             size_t size = hvd_dtype_size(types[t]);
@@ -35,8 +37,6 @@ static void reductions(void)
             char name[32];
             hvd_handle h;
 
-            if (op == HVD_ADASUM)
-                continue;
             snprintf(name, sizeof name, "r%d.%d", t, op);
             struct hvd_op o =
                 gpu_op(HVD_ALLREDUCE, name, d, d, dims, 1, types[t], stream);
@@ -360,6 +360,11 @@ static void misuse(void)
     IS(hvd_enqueue(&o, &h) == HVD_EINVAL);
     IS(strstr(hvd_last_error(), "different devices") != NULL);
     o.out.device_id = gpu_id;
+    o.in.data = o.out.data = &v;
+    IS(hvd_enqueue(&o, &h) == HVD_EINVAL);
+    IS(strstr(hvd_last_error(), "m: 0x") != NULL &&
+       strstr(hvd_last_error(), " is not GPU memory") != NULL);
+    o.in.data = o.out.data = d;
     CU(cuStreamBeginCapture_v2, (void *, int), (stream, 0));
     IS(hvd_enqueue(&o, &h) == HVD_EUNSUPPORTED);
     IS(strstr(hvd_last_error(), "captured into a CUDA graph") != NULL);

@@ -54,6 +54,9 @@ for flag in '--min-np 1' '--max-np 4' '--min-np 2 --max-np 2' '--slots-per-host 
 done
 line --autotune
 expect_line err '^hvdrun: --autotune has no effect'
+line '--hierarchical-allreduce --torus-allreduce --num-nccl-streams 2' NUM_NCCL_STREAMS=2
+expect_line err '^hvdrun: --hierarchical-allreduce has no effect: .* on GPUs by NCCL'
+expect_line err '^hvdrun: --num-nccl-streams has no effect: NCCL chooses its channels itself'
 HOROVOD_CACHE_CAPACITY=7 line '--cache-capacity 9' CACHE_CAPACITY=9
 echo "ok horovodrun's flags"
 

@@ -32,6 +32,7 @@ int main(void)
     me = hvd_rank();
     n = hvd_size();
     gpu_open(hvd_local_rank());
+    IS(hvd_feature("version:nccl") == 21800);
     IS(!loaded("libnccl"));
     void *stream = gpu_stream(), *event;
     CU(cuEventCreate, (void **, unsigned), (&event, 2));
@@ -67,6 +68,7 @@ int main(void)
             }
         }
     }
+    IS(hvd_feature("version:nccl") == 22809);
     IS(hvd_feature("nccl") == 1 && hvd_feature("enabled:nccl") == 1);
     OK(hvd_shutdown());
     free(host);

@@ -2,13 +2,16 @@
  * libcuda.so.1 without a GPU: streams are threads with ordered queues, device memory is
  * memory. It is stricter than a GPU where that finds mistakes: freed memory cannot be
  * touched (a free before completion crashes), calls that need a current context refuse to
- * work without one, and every queued step can be delayed. Environment:
+ * work without one, and every queued step can be delayed. A capture (global mode) is spoilt
+ * by what spoils one on a GPU: an unsafe call of any thread that has not asked for the
+ * relaxed mode, and a stream that was ordered after a captured event. Environment:
  *   FAKE_CUDA_DEVICES=N      visible GPUs (8); CUDA_VISIBLE_DEVICES=2,3 is honoured
  *   FAKE_CUDA_DELAY_US=N     every step of a stream takes up to N us before it runs
  *   FAKE_CUDA_MEMORY=BYTES   device memory of this process
  *   FAKE_CUDA_NO_KERNELS=1   modules do not load
  *   FAKE_CUDA_HOST=NAME      part of the GPUs' identity; default: the host name
  *   FAKE_CUDA_STATUS=N       cuInit fails with N
+ *   FAKE_CUDA_NO_PUSH=1      no context can be made current
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -21,6 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "worker/plane/nccl/api.h"
 #include "worker/plane/nccl/pack.h"
 #include "worker/plane/reduce/half.h"
 
@@ -40,12 +44,18 @@ enum {
     OK = 0,
     INVALID = 1,
     NO_MEMORY = 2,
+    LEFT = 4,
     NO_DEVICE = 100,
     BAD_CONTEXT = 201,
     BAD_PTX = 218,
     NOT_READY = 600,
-    CAPTURE = 900
+    CAPTURE = 900,
+    CAPTURE_SPOILT = 901,
+    CAPTURE_UNJOINED = 904,
+    CAPTURE_IMPLICIT = 906,
+    CAPTURED_EVENT = 907
 };
+enum { MODE_GLOBAL = 0, MODE_RELAXED = 2 };
 
 struct step {
     struct step *next;
@@ -70,6 +80,7 @@ struct event {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     uint64_t recorded, done;
+    bool captured; /* recorded last in a capture */
 };
 
 struct context {
@@ -84,6 +95,7 @@ static struct memory {
     struct memory *next;
     void *at;
     size_t size;
+    int ordinal; /* among the visible GPUs */
     bool freed;
 } * memories;
 static size_t in_use;
@@ -91,7 +103,29 @@ static size_t in_use;
 #define THREAD_OWN _Thread_local __attribute__((tls_model("initial-exec")))
 static THREAD_OWN struct context *stack[16];
 static THREAD_OWN int depth;
+static THREAD_OWN int capture_mode;
 static uint64_t host_syncs;
+static _Atomic int captures; /* going on, and what became of them */
+static _Atomic bool spoilt, unjoined;
+static _Atomic bool left; /* fake_cuda_leave() */
+
+/* Of calls that a capture forbids, and of all calls once the driver has left. */
+static int refuse_unsafe(const char *call)
+{
+    if (left)
+        return LEFT;
+    if (captures == 0 || capture_mode == MODE_RELAXED)
+        return OK;
+    fprintf(stderr, "fake CUDA: %s spoils a capture\n", call);
+    spoilt = true;
+    return CAPTURE;
+}
+#define UNSAFE()                                                                       \
+    do {                                                                               \
+        int rc_ = refuse_unsafe(__func__);                                             \
+        if (rc_ != OK)                                                                 \
+            return rc_;                                                                \
+    } while (0)
 
 static long number_of(const char *name, long fallback)
 {
@@ -177,6 +211,10 @@ static int put(void *stream, struct step make)
     struct stream *s;
     struct step *step = malloc(sizeof *step);
 
+    if (left) {
+        free(step);
+        return LEFT;
+    }
     if (depth == 0) {
         free(step);
         fprintf(stderr, "fake CUDA: a call without a current context\n");
@@ -225,6 +263,7 @@ EXPORT int cuStreamSynchronize(void *stream)
     struct stream *s = real(stream);
     uint64_t until;
 
+    UNSAFE();
     pthread_mutex_lock(&s->lock);
     until = s->queued;
     while (s->done < until)
@@ -235,21 +274,37 @@ EXPORT int cuStreamSynchronize(void *stream)
 
 EXPORT int cuStreamIsCapturing(void *stream, int *out)
 {
+    if ((uintptr_t)stream < 2 && captures > 0)
+        return CAPTURE_IMPLICIT;
     *out = real(stream)->capturing;
     return OK;
 }
 EXPORT int cuStreamBeginCapture_v2(void *stream, int mode)
 {
-    (void)mode;
+    if ((uintptr_t)stream < 2 || mode != MODE_GLOBAL)
+        return CAPTURE;
     real(stream)->capturing = true;
+    spoilt = unjoined = false;
+    captures++;
     return OK;
 }
 EXPORT int cuStreamEndCapture(void *stream, void **graph)
 {
     real(stream)->capturing = false;
+    captures--;
     *graph = NULL;
+    return spoilt ? CAPTURE_SPOILT : unjoined ? CAPTURE_UNJOINED : OK;
+}
+#ifndef FAKE_OLD
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    int old = capture_mode;
+
+    capture_mode = *mode;
+    *mode = old;
     return OK;
 }
+#endif
 
 /* ---- events */
 
@@ -290,9 +345,14 @@ static void run_record(struct step *step)
 
 static void await(struct event *e, uint64_t number)
 {
+    struct timespec until;
+
     pthread_mutex_lock(&e->lock);
-    while (e->done < number)
-        pthread_cond_wait(&e->cond, &e->lock);
+    while (e->done < number && !left) {
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++; /* fake_cuda_leave() wakes nobody */
+        pthread_cond_timedwait(&e->cond, &e->lock, &until);
+    }
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -306,11 +366,12 @@ EXPORT int cuEventRecord(void *event, void *stream)
     struct event *e = event;
     uint64_t number;
 
+    pthread_mutex_lock(&e->lock);
+    e->captured = real(stream)->capturing;
+    number = e->captured ? e->recorded : ++e->recorded;
+    pthread_mutex_unlock(&e->lock);
     if (real(stream)->capturing)
         return OK; /* only noted in the graph: it never comes true */
-    pthread_mutex_lock(&e->lock);
-    number = ++e->recorded;
-    pthread_mutex_unlock(&e->lock);
     return put(stream, (struct step){.run = run_record, .a = e, .number = number});
 }
 
@@ -322,6 +383,8 @@ EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
     (void)flags;
     pthread_mutex_lock(&e->lock);
     number = e->recorded;
+    if (e->captured && !real(stream)->capturing)
+        unjoined = true;
     pthread_mutex_unlock(&e->lock);
     return put(stream, (struct step){.run = run_wait, .a = e, .number = number});
 }
@@ -331,8 +394,9 @@ EXPORT int cuEventQuery(void *event)
     struct event *e = event;
     int rc;
 
+    UNSAFE();
     pthread_mutex_lock(&e->lock);
-    rc = e->done >= e->recorded ? OK : NOT_READY;
+    rc = e->captured ? CAPTURED_EVENT : e->done >= e->recorded ? OK : NOT_READY;
     pthread_mutex_unlock(&e->lock);
     return rc;
 }
@@ -340,16 +404,25 @@ EXPORT int cuEventQuery(void *event)
 EXPORT int cuEventSynchronize(void *event)
 {
     struct event *e = event;
+    uint64_t number;
 
+    UNSAFE();
     __atomic_fetch_add(&host_syncs, 1, __ATOMIC_RELAXED);
-    await(e, e->recorded);
-    return OK;
+    pthread_mutex_lock(&e->lock);
+    number = e->recorded;
+    pthread_mutex_unlock(&e->lock);
+    await(e, number);
+    return left ? LEFT : OK;
 }
 
 #ifndef FAKE_OLD
 EXPORT int cuCtxRecordEvent(void *context, void *event)
 {
     (void)context;
+    if (captures > 0) {
+        spoilt = true;
+        return CAPTURE;
+    }
     return cuEventRecord(event, NULL);
 }
 EXPORT int cuCtxWaitEvent(void *context, void *event)
@@ -409,6 +482,8 @@ EXPORT int cuDeviceGetCount(int *out)
 {
     int which[64];
 
+    if (left)
+        return LEFT;
     *out = visible(which, 64);
     return *out > 0 ? OK : NO_DEVICE;
 }
@@ -465,6 +540,8 @@ EXPORT int cuDevicePrimaryCtxRetain(void **out, int device)
 }
 EXPORT int cuCtxPushCurrent_v2(void *context)
 {
+    if (number_of("FAKE_CUDA_NO_PUSH", 0) != 0)
+        return BAD_CONTEXT;
     if (depth == 16)
         abort();
     stack[depth++] = context;
@@ -486,11 +563,23 @@ EXPORT int cuCtxSetCurrent(void *context)
 }
 EXPORT int cuCtxSynchronize(void)
 {
+    UNSAFE();
     __atomic_fetch_add(&host_syncs, 1, __ATOMIC_RELAXED);
     return cuStreamSynchronize(NULL);
 }
 
 /* ---- memory */
+
+static int ordinal_of(const struct context *context)
+{
+    int which[64];
+    int n = visible(which, 64);
+
+    for (int i = 0; i < n; i++)
+        if (which[i] == context->device)
+            return i;
+    return -1;
+}
 
 EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size)
 {
@@ -498,6 +587,7 @@ EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size)
     struct memory *m;
     int rc = OK;
 
+    UNSAFE();
     if (depth == 0)
         return BAD_CONTEXT;
     size = (size + 4095) & ~(size_t)4095;
@@ -510,6 +600,7 @@ EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size)
         m->at = mmap(NULL, size, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         m->size = size;
+        m->ordinal = ordinal_of(stack[depth - 1]);
         in_use += size;
         m->next = memories;
         memories = m;
@@ -519,11 +610,21 @@ EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size)
     return rc;
 }
 
+EXPORT int cuMemGetInfo_v2(size_t *left_bytes, size_t *all_bytes)
+{
+    *all_bytes = (size_t)number_of("FAKE_CUDA_MEMORY", 1L << 40);
+    pthread_mutex_lock(&memory_lock);
+    *left_bytes = *all_bytes - in_use;
+    pthread_mutex_unlock(&memory_lock);
+    return OK;
+}
+
 /* Never given back to the system, never usable again. */
 EXPORT int cuMemFree_v2(uint64_t address)
 {
     struct memory *m;
 
+    UNSAFE();
     pthread_mutex_lock(&memory_lock);
     for (m = memories; m != NULL && (uint64_t)(uintptr_t)m->at != address; m = m->next)
         ;
@@ -543,6 +644,7 @@ EXPORT int cuMemFree_v2(uint64_t address)
 EXPORT int cuMemHostAlloc(void **out, size_t size, unsigned flags)
 {
     (void)flags;
+    UNSAFE();
     if (depth == 0)
         return BAD_CONTEXT;
     *out = malloc(size > 0 ? size : 1);
@@ -550,6 +652,7 @@ EXPORT int cuMemHostAlloc(void **out, size_t size, unsigned flags)
 }
 EXPORT int cuMemFreeHost(void *p)
 {
+    UNSAFE();
     free(p);
     return OK;
 }
@@ -588,6 +691,25 @@ EXPORT int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t n)
 
     return rc != OK ? rc : cuStreamSynchronize(NULL);
 }
+
+#ifndef FAKE_OLD
+EXPORT int cuPointerGetAttribute(void *out, int attribute, uint64_t address)
+{
+    const struct memory *m;
+    int rc = INVALID;
+
+    pthread_mutex_lock(&memory_lock);
+    for (m = memories; m != NULL && rc != OK; m = m->next)
+        if (!m->freed && address - (uint64_t)(uintptr_t)m->at < m->size) {
+            *(int *)out = attribute == HVI_CU_POINTER_DEVICE        ? m->ordinal
+                          : attribute == HVI_CU_POINTER_MEMORY_TYPE ? 2
+                                                                    : 0;
+            rc = OK;
+        }
+    pthread_mutex_unlock(&memory_lock);
+    return rc;
+}
+#endif
 
 /* ---- kernels and host functions */
 
@@ -649,6 +771,11 @@ EXPORT int cuLaunchHostFunc(void *stream, void (*fn)(void *), void *arg)
     return put(stream, (struct step){.run = run_host, .host = fn, .a = arg});
 }
 
+/** The driver has deinitialised, as inside exit(): every call says so. */
+EXPORT void fake_cuda_leave(void)
+{
+    left = true;
+}
 /** Blocking waits for the device so far. */
 EXPORT uint64_t fake_cuda_host_syncs(void)
 {

@@ -235,6 +235,8 @@ int hvd_feature(const char *name)
 
     if (name == NULL)
         return 0;
+    if (strcmp(name, "version:nccl") == 0)
+        return hvi_nccl_known_version();
     if (!enabled)
         return strcmp(name, "shm") == 0 || strcmp(name, "tcp") == 0 ||
                strcmp(name, "nccl") == 0 || strcmp(name, "cuda") == 0;

@@ -157,6 +157,7 @@ struct hvi_ctx {
     _Atomic int
         ndevice; /* runs that are queued on the device; changed under the lock */
     pthread_cond_t device_cond;
+    _Atomic int nwaiting; /* threads that wait for a handle, or leave */
 
     pthread_mutex_t exec;
     struct hvi_exec x;
@@ -229,6 +230,8 @@ void hvi_negotiate_next(struct hvi_ctx *c);
 void hvi_negotiate_poll(struct hvi_ctx *c);
 /** Write waiting announcements and readiness to the connection's buffer. */
 void hvi_negotiate_flush(struct hvi_ctx *c);
+/** The same, but for readiness that is held back (hvi_gpu_holds). */
+void hvi_negotiate_flush_paced(struct hvi_ctx *c);
 /** A message of the coordinator, without the lock. HVD_EPROTO ends the epoch. */
 enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
                                       const uint8_t *payload, size_t size_bytes,
@@ -296,6 +299,18 @@ void hvi_gpu_done(void *run, enum hvd_status status, const char *text);
 /** The engine lets go of a run whose entries are out of flight; status != HVD_OK: not all
  *  of it was queued. Its handles complete when the device is done. */
 void hvi_gpu_hand_over(struct hvi_run *run, enum hvd_status status, const char *text);
+/**
+ * Two runs are on the device and nobody waits for more: what comes meanwhile is to be
+ * fused, so the next group of the board's log is left where it is, and readiness is told
+ * to the coordinator later. Else a backward pass, which the host enqueues much faster than
+ * the device runs it, would become a launch per tensor. A wait ends it, in either mode:
+ * then nothing more is coming, and a wait for the queue must not be one for the device.
+ * Any thread.
+ */
+bool hvi_gpu_holds(const struct hvi_ctx *c);
+/** A thread begins to wait (or leave): nothing is held back until it says it is over. */
+void hvi_gpu_wait_begin(struct hvi_ctx *c);
+void hvi_gpu_wait_end(struct hvi_ctx *c);
 /** Wait until nothing of this membership is queued on the device; bounded. */
 void hvi_gpu_settle(struct hvi_ctx *c);
 

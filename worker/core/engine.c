@@ -453,8 +453,15 @@ static enum step run_progress(struct hvi_ctx *c)
     return STEP_MOVED;
 }
 
+static bool held(const struct hvi_ctx *c)
+{
+    return c->mode == HVI_MODE_SHM && hvi_gpu_holds(c);
+}
+
 static bool take_run(struct hvi_ctx *c)
 {
+    if (held(c))
+        return false;
     pthread_mutex_lock(&c->lock);
     hvi_negotiate_next(c);
     if (!hvi_list_empty(&c->runs)) {
@@ -520,8 +527,10 @@ static bool work_for(void *arg)
     struct idle_wait *w = arg;
     struct hvi_ctx *c = w->c;
 
-    if (atomic_load(&c->nruns) > 0 || atomic_load(&c->failed) != 0 ||
-        (c->mode == HVI_MODE_SHM && hvi_board_unread(c->board, c->bell)))
+    if (atomic_load(&c->failed) != 0)
+        return true;
+    if (!held(c) && (atomic_load(&c->nruns) > 0 ||
+                     (c->mode == HVI_MODE_SHM && hvi_board_unread(c->board, c->bell))))
         return true;
     if (w->op != NULL)
         return op_settled(w);
@@ -673,6 +682,7 @@ enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op,
     enum hvd_status rc = HVD_OK;
     bool ran = false;
 
+    hvi_gpu_wait_begin(c);
     while (rc == HVD_OK && !hvi_op_settled(op, mode)) {
         atomic_fetch_add(&c->want_exec, 1);
         ran = take_exec(c);
@@ -691,6 +701,7 @@ enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op,
                 rc = HVD_ETIMEDOUT;
         }
     }
+    hvi_gpu_wait_end(c);
     return rc;
 }
 

@@ -16,7 +16,8 @@
 #include "worker/plane/nccl/nccl.h"
 
 #define VERDICT_MS 1000 /* as in engine.c */
-#define SETTLE_S 60     /* leaving waits that long for the device, then aborts */
+#define IN_FLIGHT 2 /* one runs, one is queued behind it: the device is never idle */
+#define SETTLE_S 60 /* leaving waits that long for the device, then aborts */
 
 /* ---- making the plane ------------------------------------------------------------ */
 
@@ -126,9 +127,14 @@ enum hvd_status hvi_gpu_open(struct hvi_ctx *c, int32_t device_id, struct hvi_er
 
 enum hvd_status hvi_gpu_open_joined(struct hvi_ctx *c, struct hvi_err *err)
 {
+    enum hvd_status rc = HVD_OK;
+    int device = c->join_device;
+
     if (atomic_load(&c->gpu) != NULL)
         return HVD_OK;
-    return hvi_gpu_open(c, c->join_device >= 0 ? c->join_device : c->local_rank, err);
+    if (device < 0)
+        rc = hvi_device_of_rank(c->local_rank, &device, err);
+    return rc == HVD_OK ? hvi_gpu_open(c, device, err) : rc;
 }
 
 void *hvi_op_memory(const struct hvi_op *op, size_t size_bytes, struct hvi_err *err)
@@ -144,6 +150,34 @@ void *hvi_op_memory(const struct hvi_op *op, size_t size_bytes, struct hvi_err *
     if (data == NULL)
         hvi_fail(err, HVD_ENOMEM, "no memory for the result (%zu bytes)", size_bytes);
     return data;
+}
+
+/* ---- how many -------------------------------------------------------------------- */
+
+bool hvi_gpu_holds(const struct hvi_ctx *c)
+{
+    return atomic_load(&c->ndevice) >= IN_FLIGHT && atomic_load(&c->nwaiting) == 0;
+}
+
+/* Under the lock: readiness that was held back goes on its way. */
+static void tell_ready(struct hvi_ctx *c)
+{
+    if (c->nready > 0 && !hvi_gpu_holds(c))
+        hvi_link_kick(c);
+}
+
+void hvi_gpu_wait_begin(struct hvi_ctx *c)
+{
+    if (atomic_fetch_add(&c->nwaiting, 1) > 0 || atomic_load(&c->ndevice) < IN_FLIGHT)
+        return;
+    pthread_mutex_lock(&c->lock);
+    tell_ready(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void hvi_gpu_wait_end(struct hvi_ctx *c)
+{
+    atomic_fetch_sub(&c->nwaiting, 1);
 }
 
 /* ---- runs on the device ---------------------------------------------------------- */
@@ -205,6 +239,7 @@ static void let_go(struct hvi_run *run)
     hvi_run_free(run);
     pthread_mutex_lock(&c->lock);
     atomic_fetch_sub(&c->ndevice, 1);
+    tell_ready(c);
     pthread_cond_broadcast(&c->device_cond);
     hvi_bell_ring(c->bells, c->bell); /* a thread may wait for one of them */
     pthread_mutex_unlock(&c->lock);

@@ -62,6 +62,7 @@ void hvi_ctx_leave(struct hvi_ctx *c)
     struct hvi_op *join;
 
     hvi_timeline_leave(c);
+    hvi_gpu_wait_begin(c); /* it does not end */
     pthread_mutex_lock(&c->lock);
     c->closing = true;
     if (c->mode == HVI_MODE_SHM) {

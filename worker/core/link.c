@@ -299,7 +299,7 @@ void *hvi_link_thread(void *arg)
         bool stop;
 
         pthread_mutex_lock(&c->lock);
-        hvi_negotiate_flush(c);
+        hvi_negotiate_flush_paced(c);
         rc = hvi_conn_flush(&c->conn, &err);
         stop = c->stop && (rc != HVD_INPROGRESS || atomic_load(&c->failed) != 0);
         pthread_mutex_unlock(&c->lock);

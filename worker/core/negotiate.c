@@ -343,6 +343,14 @@ static void flush_announce(struct hvi_ctx *c)
     c->nannounce -= i;
 }
 
+void hvi_negotiate_flush_paced(struct hvi_ctx *c)
+{
+    if (!hvi_gpu_holds(c))
+        hvi_negotiate_flush(c);
+    else if (c->nannounce > 0)
+        flush_announce(c);
+}
+
 void hvi_negotiate_flush(struct hvi_ctx *c)
 {
     if (c->nannounce > 0)

@@ -328,6 +328,19 @@ static enum hvd_status check_op(const struct hvd_op *op, const struct hvi_pset *
     return rc;
 }
 
+/* The driver knows its memory: a pointer of the host would end in a broken context. */
+static enum hvd_status check_memory(struct hvi_device *dev, const struct hvd_op *op,
+                                    int64_t count, struct hvi_err *err)
+{
+    const void *out = op->out.data;
+
+    if (op->kind == HVD_BARRIER || count == 0)
+        return HVD_OK;
+    if (op->in.data != NULL && hvi_device_owns(dev, op->in.data, err) != HVD_OK)
+        return HVD_EINVAL;
+    return out != NULL && out != op->in.data ? hvi_device_owns(dev, out, err) : HVD_OK;
+}
+
 /* After it the caller's tensor is there; recorded now, on the caller's stream. */
 static enum hvd_status record_ready(struct hvi_ctx *c, const struct hvd_op *op,
                                     struct hvi_op *o, struct hvi_err *err)
@@ -337,7 +350,9 @@ static enum hvd_status record_ready(struct hvi_ctx *c, const struct hvd_op *op,
 
     if (op->in.device != HVD_CUDA)
         return HVD_OK;
-    rc = hvi_device_ready(hvi_nccl_device(c->gpu), &op->ready, &o->ready, &why);
+    rc = check_memory(hvi_nccl_device(c->gpu), op, o->count, &why);
+    if (rc == HVD_OK)
+        rc = hvi_device_ready(hvi_nccl_device(c->gpu), &op->ready, &o->ready, &why);
     if (rc != HVD_OK)
         hvi_fail(err, rc, "%s: %s", shown_name(op), why.text);
     return rc;

@@ -246,7 +246,9 @@ HVD_API int hvd_cross_size(void);
 HVD_API int hvd_is_homogeneous(void);
 
 /** 1 or 0 for "shm", "tcp", "nccl", "cuda", ...: compiled in; with "enabled:" before the
- *  name: in use by the running job. Unknown names are 0. */
+ *  name: in use by the running job. "version:nccl": the number of the NCCL that the
+ *  process has loaded (22809 is 2.28.9), else of the oldest that will do; loads nothing.
+ *  Unknown names are 0. */
 HVD_API int hvd_feature(const char *name);
 HVD_API int hvd_abi_version(void);
 HVD_API const char *hvd_version_string(void); /* "0.1.0", static */

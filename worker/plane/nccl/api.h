@@ -27,16 +27,27 @@ struct ncclComm;
 
 enum hvi_cu {
     HVI_CU_SUCCESS = 0,
+    HVI_CU_INVALID_VALUE = 1,
     HVI_CU_OUT_OF_MEMORY = 2,
+    HVI_CU_DEINITIALIZED = 4,
+    HVI_CU_STUB_LIBRARY = 34,
     HVI_CU_NO_DEVICE = 100,
     HVI_CU_INVALID_CONTEXT = 201,
     HVI_CU_NOT_READY = 600,
     HVI_CU_CAPTURE_UNSUPPORTED = 900,
-    HVI_CU_CAPTURE_IMPLICIT = 906
+    HVI_CU_CAPTURE_IMPLICIT = 906,
+    HVI_CU_CAPTURED_EVENT = 907
 };
 #define HVI_CU_STREAM_NON_BLOCKING 1u
 #define HVI_CU_EVENT_BLOCKING_SYNC 1u
 #define HVI_CU_EVENT_DISABLE_TIMING 2u
+#define HVI_CU_CAPTURE_RELAXED 2
+enum hvi_cu_pointer { /* CUpointer_attribute */
+                      HVI_CU_POINTER_MEMORY_TYPE = 2,
+                      HVI_CU_POINTER_IS_MANAGED = 8,
+                      HVI_CU_POINTER_DEVICE = 9
+};
+#define HVI_CU_MEMORY_DEVICE 2u
 
 /** X(member, symbol, (arguments)): all return CUresult, here int. */
 #define HVI_CUDA_NEEDED(X)                                                             \
@@ -84,6 +95,8 @@ enum hvi_cu {
 #define HVI_CUDA_OPTIONAL(X)                                                           \
     X(uuid_v2, cuDeviceGetUuid_v2, (void *, int))                                      \
     X(stream_priority, cuCtxGetStreamPriorityRange, (int *, int *))                    \
+    X(capture_mode, cuThreadExchangeStreamCaptureMode, (int *))                        \
+    X(pointer_get, cuPointerGetAttribute, (void *, int, uint64_t))                     \
     X(ctx_record, cuCtxRecordEvent, (struct CUctx_st *, struct CUevent_st *))          \
     X(ctx_wait, cuCtxWaitEvent, (struct CUctx_st *, struct CUevent_st *))
 
@@ -206,6 +219,10 @@ enum hvd_status hvi_cuda_get(const struct hvi_cuda **out, struct hvi_err *err);
 
 /** The same for NCCL. HVD_EVERSION: older than 2.18; the text names version and path. */
 enum hvd_status hvi_nccl_get(const struct hvi_nccl_api **out, struct hvi_err *err);
+
+/** The number of the NCCL that this process has loaded, ours or a framework's; where none
+ *  is: HVI_NCCL_MIN_VERSION, what the table is written for. Loads nothing. */
+int hvi_nccl_known_version(void);
 
 /** "2.28.9" of 22809; "12.4" of 12040. Returns out. */
 char *hvi_nccl_version_text(int version, char out[16]);

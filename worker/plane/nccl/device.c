@@ -35,8 +35,18 @@ static struct {
     _Atomic int nblocks;
 } g = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* How deep this thread is inside enter, and its own mode of capturing. */
+static _Thread_local struct {
+    int depth, mode;
+} inside;
+
 void hvi_device_enter(struct hvi_device *dev)
 {
+    if (inside.depth++ == 0) {
+        inside.mode = HVI_CU_CAPTURE_RELAXED;
+        if (dev->cu->capture_mode != NULL)
+            dev->cu->capture_mode(&inside.mode);
+    }
     dev->cu->ctx_push(dev->context);
 }
 
@@ -44,7 +54,10 @@ void hvi_device_leave(struct hvi_device *dev)
 {
     struct CUctx_st *old = NULL;
 
-    dev->cu->ctx_pop(&old);
+    if (dev->cu->ctx_pop(&old) == HVI_CU_SUCCESS && old != dev->context)
+        dev->cu->ctx_push(old); /* ours had not been taken: it is the program's */
+    if (--inside.depth == 0 && dev->cu->capture_mode != NULL)
+        dev->cu->capture_mode(&inside.mode);
 }
 
 enum hvd_status hvi_device_check(struct hvi_device *dev, int cu_result,
@@ -66,6 +79,19 @@ enum hvd_status hvi_device_check(struct hvi_device *dev, int cu_result,
 
 /* ---- one device ------------------------------------------------------------------ */
 
+/* Where modules load lazily the first launch may wait for all that runs on the GPU: it is
+ * made here, over no tiles, and not between collectives. */
+static int launch_nothing(struct hvi_device *dev)
+{
+    uint64_t items = 0;
+    int32_t nitems = 0;
+    int64_t ntiles = 0;
+    void *params[] = {&items, &nitems, &ntiles};
+
+    return dev->cu->launch(dev->pack, 1, 1, 1, HVI_PACK_THREADS, 1, 1, 0, dev->import,
+                           params, NULL);
+}
+
 /* Without the kernel GPU tensors still work, through the host. */
 static void load_kernel(struct hvi_device *dev)
 {
@@ -75,6 +101,8 @@ static void load_kernel(struct hvi_device *dev)
 
     if (rc == HVI_CU_SUCCESS)
         rc = dev->cu->module_function(&dev->pack, module, HVI_PACK_KERNEL);
+    if (rc == HVI_CU_SUCCESS)
+        rc = launch_nothing(dev);
     if (hvi_device_check(dev, rc, "loading the kernels", &err) == HVD_OK)
         return;
     dev->pack = NULL;
@@ -179,6 +207,20 @@ enum hvd_status hvi_device_get(int id, struct hvi_device **out, struct hvi_err *
     return rc;
 }
 
+enum hvd_status hvi_device_of_rank(int local_rank, int *out, struct hvi_err *err)
+{
+    const struct hvi_cuda *cu = NULL;
+    enum hvd_status rc = hvi_cuda_get(&cu, err);
+    int count = 0;
+
+    if (rc != HVD_OK)
+        return rc;
+    if (cu->device_count(&count) != HVI_CU_SUCCESS || count < 1)
+        count = 1;
+    *out = local_rank % count;
+    return HVD_OK;
+}
+
 /* ---- events ---------------------------------------------------------------------- */
 
 static enum hvd_status take_event(struct hvi_device *dev, struct hvi_event **out,
@@ -243,6 +285,14 @@ void hvi_event_unref(struct hvi_event *e)
     pthread_mutex_unlock(&e->dev->lock);
 }
 
+static enum hvd_status captured(struct hvi_err *err, const char *what)
+{
+    return hvi_fail(err, HVD_EUNSUPPORTED,
+                    "%s captured into a CUDA graph; collectives cannot be part of a "
+                    "graph: enqueue them outside the capture",
+                    what);
+}
+
 /* A collective inside a graph would be replayed without negotiation. */
 static enum hvd_status refuse_capture(struct hvi_device *dev,
                                       struct CUstream_st *stream, struct hvi_err *err)
@@ -254,21 +304,25 @@ static enum hvd_status refuse_capture(struct hvi_device *dev,
         capturing = 1;
     else if (rc != HVI_CU_SUCCESS)
         return hvi_device_check(dev, rc, "cuStreamIsCapturing", err);
-    if (capturing == 0)
-        return HVD_OK;
-    return hvi_fail(
-        err, HVD_EUNSUPPORTED,
-        "the stream is being captured into a CUDA graph; collectives cannot "
-        "be part of a graph: enqueue them outside the capture");
+    return capturing == 0 ? HVD_OK : captured(err, "the stream is being");
 }
 
 static enum hvd_status import_event(struct hvi_device *dev, struct CUevent_st *event,
                                     struct hvi_event **out, struct hvi_err *err)
 {
     enum hvd_status rc;
+    int cu;
 
     if (event == NULL)
         return hvi_fail(err, HVD_EINVAL, "ready.object is NULL, not a CUevent");
+    /* before anything is ordered after it: that would join the graph of a captured one */
+    cu = dev->cu->event_query(event);
+    if (cu == HVI_CU_SUCCESS)
+        return HVD_OK;
+    if (cu == HVI_CU_CAPTURED_EVENT || cu == HVI_CU_CAPTURE_UNSUPPORTED)
+        return captured(err, "the event was");
+    if (cu != HVI_CU_NOT_READY)
+        return hvi_device_check(dev, cu, "cuEventQuery", err);
     pthread_mutex_lock(&g.lock); /* nothing of another call between the two */
     rc = hvi_device_check(dev, dev->cu->stream_wait(dev->import, event, 0),
                           "cuStreamWaitEvent", err);
@@ -292,8 +346,7 @@ static enum hvd_status record_context(struct hvi_device *dev, struct CUctx_st *c
         return rc;
     cu = dev->cu->ctx_record(context != NULL ? context : dev->context, e->event);
     if (cu == HVI_CU_CAPTURE_UNSUPPORTED)
-        rc = hvi_fail(err, HVD_EUNSUPPORTED,
-                      "a stream of the context is being captured into a CUDA graph");
+        rc = captured(err, "a stream of the context is being");
     else
         rc = hvi_device_check(dev, cu, "cuCtxRecordEvent", err);
     if (rc == HVD_OK)
@@ -364,6 +417,41 @@ enum hvd_status hvi_event_ctx_wait(struct hvi_event *e, void *context,
 }
 
 /* ---- memory ---------------------------------------------------------------------- */
+
+/* The owner of managed or host memory says nothing about who may touch it. */
+static bool bound_to_its_gpu(const struct hvi_cuda *cu, uint64_t at)
+{
+    unsigned type = HVI_CU_MEMORY_DEVICE;
+    int managed = 0;
+
+    cu->pointer_get(&type, HVI_CU_POINTER_MEMORY_TYPE, at);
+    cu->pointer_get(&managed, HVI_CU_POINTER_IS_MANAGED, at);
+    return type == HVI_CU_MEMORY_DEVICE && managed == 0;
+}
+
+enum hvd_status hvi_device_owns(struct hvi_device *dev, const void *data,
+                                struct hvi_err *err)
+{
+    const struct hvi_cuda *cu = dev->cu;
+    uint64_t at = (uint64_t)(uintptr_t)data;
+    enum hvd_status rc = HVD_OK;
+    int owner = dev->id;
+    int cu_rc;
+
+    if (cu->pointer_get == NULL)
+        return HVD_OK;
+    hvi_device_enter(dev);
+    cu_rc = cu->pointer_get(&owner, HVI_CU_POINTER_DEVICE, at);
+    if (cu_rc == HVI_CU_INVALID_VALUE)
+        rc = hvi_fail(err, HVD_EINVAL, "%p is not GPU memory", data);
+    else if (cu_rc != HVI_CU_SUCCESS)
+        rc = hvi_device_check(dev, cu_rc, "cuPointerGetAttribute", err);
+    else if (owner != dev->id && bound_to_its_gpu(cu, at))
+        rc = hvi_fail(err, HVD_EINVAL, "%p is memory of GPU %d, not of GPU %d", data,
+                      owner, dev->id);
+    hvi_device_leave(dev);
+    return rc;
+}
 
 void *hvi_device_alloc(struct hvi_device *dev, size_t size_bytes, struct hvi_err *err)
 {

@@ -38,7 +38,16 @@ struct hvi_event {
  *  HVD_EUNSUPPORTED (no driver), HVD_EINVAL (no such GPU), HVD_EIO, HVD_ENOMEM. */
 enum hvd_status hvi_device_get(int id, struct hvi_device **out, struct hvi_err *err);
 
-/** Make the context current on this thread, and put back what was. */
+/** The GPU of a rank that has named none: by local rank among those that this process may
+ *  see, which is one where the launcher has chosen it. Errors of hvi_cuda_get. */
+enum hvd_status hvi_device_of_rank(int local_rank, int *out, struct hvi_err *err);
+
+/**
+ * Make the context current on this thread, and put back what was. Between the two the
+ * thread may call what a capture into a CUDA graph, anywhere in the process, forbids
+ * others (memory, asking events): our calls touch no captured stream, and one that is
+ * refused would spoil the program's graph. Pairs nest.
+ */
 void hvi_device_enter(struct hvi_device *dev);
 void hvi_device_leave(struct hvi_device *dev);
 
@@ -60,6 +69,12 @@ void hvi_event_unref(struct hvi_event *e); /* NULL allowed */
  */
 enum hvd_status hvi_device_ready(struct hvi_device *dev, const struct hvd_ready *ready,
                                  struct hvi_event **out, struct hvi_err *err);
+
+/** Is that memory which this GPU's kernels may touch: its own, managed, or of the host and
+ *  registered with CUDA? HVD_EINVAL: it is not, or lies on another GPU; a kernel would
+ *  leave the context broken for good. A driver too old to tell: HVD_OK. */
+enum hvd_status hvi_device_owns(struct hvi_device *dev, const void *data,
+                                struct hvi_err *err);
 
 /** Order stream or context after e. */
 enum hvd_status hvi_event_stream_wait(struct hvi_event *e, void *stream,

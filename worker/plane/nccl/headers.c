@@ -13,12 +13,21 @@
     _Static_assert(sizeof(expression) == sizeof(type), #expression)
 
 SAME(HVI_CU_SUCCESS, CUDA_SUCCESS);
+SAME(HVI_CU_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE);
+SAME(HVI_CU_DEINITIALIZED, CUDA_ERROR_DEINITIALIZED);
+SAME(HVI_CU_STUB_LIBRARY, CUDA_ERROR_STUB_LIBRARY);
 SAME(HVI_CU_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
 SAME(HVI_CU_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
 SAME(HVI_CU_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT);
 SAME(HVI_CU_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME(HVI_CU_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 SAME(HVI_CU_CAPTURE_IMPLICIT, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+SAME(HVI_CU_CAPTURED_EVENT, CUDA_ERROR_CAPTURED_EVENT);
+SAME(HVI_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(HVI_CU_POINTER_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+SAME(HVI_CU_POINTER_IS_MANAGED, CU_POINTER_ATTRIBUTE_IS_MANAGED);
+SAME(HVI_CU_POINTER_DEVICE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+SAME(HVI_CU_MEMORY_DEVICE, CU_MEMORYTYPE_DEVICE);
 SAME(HVI_CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
 SAME(HVI_CU_EVENT_BLOCKING_SYNC, CU_EVENT_BLOCKING_SYNC);
 SAME(HVI_CU_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
@@ -27,6 +36,8 @@ FITS(CUresult, int);
 FITS(CUdevice, int);
 FITS(CUdeviceptr, uint64_t);
 FITS(CUstreamCaptureStatus, int);
+FITS(CUstreamCaptureMode, int);
+FITS(CUmemorytype, unsigned);
 _Static_assert(sizeof(CUuuid) == 16, "CUuuid");
 
 SAME(HVI_NCCL_SUCCESS, ncclSuccess);
@@ -105,6 +116,15 @@ FITS(cuModuleGetFunction((CUfunction *)P, (CUmodule)P, (const char *)P), int);
 FITS(cuLaunchKernel((CUfunction)P, 1u, 1u, 1u, 1u, 1u, 1u, 0u, (CUstream)P, (void **)P,
                     (void **)P),
      int);
+FITS(cuDeviceGetUuid_v2((CUuuid *)P, (CUdevice)0), int);
+FITS(cuCtxGetStreamPriorityRange((int *)P, (int *)P), int);
+FITS(cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)P), int);
+FITS(cuPointerGetAttribute((void *)P, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)0),
+     int);
+#if CUDA_VERSION >= 12050
+FITS(cuCtxRecordEvent((CUcontext)P, (CUevent)P), int);
+FITS(cuCtxWaitEvent((CUcontext)P, (CUevent)P), int);
+#endif
 FITS(ncclGetVersion((int *)P), int);
 FITS(ncclGetErrorString(ncclSuccess), const char *);
 FITS(ncclGetLastError((ncclComm_t)P), const char *);
@@ -137,3 +157,9 @@ FITS(ncclBroadcast((const void *)P, (void *)P, (size_t)0, ncclInt8, 0, (ncclComm
 FITS(ncclSend((const void *)P, (size_t)0, ncclInt8, 0, (ncclComm_t)P, (cudaStream_t)P),
      int);
 FITS(ncclRecv((void *)P, (size_t)0, ncclInt8, 0, (ncclComm_t)P, (cudaStream_t)P), int);
+#if NCCL_VERSION_CODE >= 21901
+FITS(ncclCommRegister((ncclComm_t)P, (void *)P, (size_t)0, (void **)P), int);
+FITS(ncclCommDeregister((ncclComm_t)P, (void *)P), int);
+#endif
+_Static_assert(NCCL_VERSION_CODE >= HVI_NCCL_MIN_VERSION,
+               "the toolkit's NCCL is too old");

@@ -41,7 +41,7 @@ struct beside {
 /* A framework installed by pip brings NCCL as a package of its own, in the same folder. */
 static int look_beside(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    static const char packages[] = "/site-packages/";
+    static const char packages[] = "-packages/"; /* site- or, on Debian, dist- */
     struct beside *b = arg;
     const char *at = strstr(info->dlpi_name, packages);
 
@@ -132,6 +132,11 @@ static enum hvd_status open_cuda(struct hvi_cuda *cu, struct hvi_err *err)
                         "the NVIDIA driver %s is too old: it has no %s", cu->path,
                         missing);
     rc = cu->init(0);
+    if (rc == HVI_CU_STUB_LIBRARY)
+        return hvi_fail(err, HVD_EUNSUPPORTED,
+                        "%s is the CUDA toolkit's stub, not a driver: take its folder "
+                        "out of LD_LIBRARY_PATH",
+                        cu->path);
     if (rc != HVI_CU_SUCCESS) {
         if (cu->error_string(rc, &text) != HVI_CU_SUCCESS || text == NULL)
             text = "unknown error";
@@ -189,6 +194,22 @@ static enum hvd_status check_version(void *lib, struct hvi_nccl_api *nccl,
                             : hvi_nccl_version_text(nccl->version, have),
                         nccl->path);
     return HVD_OK;
+}
+
+int hvi_nccl_known_version(void)
+{
+    struct hvi_nccl_api probe = {.version = 0};
+    void *lib = dlopen(NCCL_SONAME, RTLD_NOW | RTLD_NOLOAD);
+
+    pthread_mutex_lock(&g.lock);
+    if (g.have_nccl)
+        probe.version = g.nccl.version;
+    pthread_mutex_unlock(&g.lock);
+    if (probe.version == 0 && lib != NULL)
+        check_version(lib, &probe, NULL);
+    if (lib != NULL)
+        dlclose(lib);
+    return probe.version > 0 ? probe.version : HVI_NCCL_MIN_VERSION;
 }
 
 static enum hvd_status open_nccl(struct hvi_nccl_api *nccl, struct hvi_err *err)

@@ -7,9 +7,8 @@
  * behind them and hands it to the completion thread. Nothing on the host waits for the
  * device.
  *
- * No limit is put on how many groups are queued: the stream guards the fusion buffer, and a
- * wait in mode ENQUEUED must not become a wait for the device. What is to be fused comes
- * as one group (the bindings' buckets) or while the engine is busy.
+ * The plane takes as many groups as it is given: the stream guards the fusion buffer. Who
+ * gives them holds back while two are on the device (hvi_gpu_holds, worker/core).
  *
  * Failure paths: what all members see alike refuses the group; everything else breaks the
  * plane (watch.c), on this rank at once and on the others when the epoch closes.
@@ -477,6 +476,15 @@ static enum hvd_status setup_device(struct hvi_gpu *p, struct hvi_err *err)
     return rc;
 }
 
+/* A job of one rank has no list of hosts. */
+static void name_host(struct hvi_gpu *p, const char *host)
+{
+    if (host != NULL && host[0] != '\0')
+        snprintf(p->host, sizeof p->host, "%s", host);
+    else if (gethostname(p->host, sizeof p->host - 1) != 0)
+        snprintf(p->host, sizeof p->host, "?");
+}
+
 static void setup_card(struct hvi_gpu *p)
 {
     memcpy(p->card.uuid, p->dev->uuid, sizeof p->card.uuid);
@@ -508,7 +516,7 @@ enum hvd_status hvi_nccl_new(const struct hvi_nccl_setup *setup, struct hvi_plan
     p->abort_ms = setup->abort_ms > 0 ? setup->abort_ms : ABORT_MS;
     p->last = &p->first;
     atomic_store(&p->sync_state, 1);
-    snprintf(p->host, sizeof p->host, "%s", setup->host != NULL ? setup->host : "?");
+    name_host(p, setup->host);
     pthread_mutex_init(&p->api, NULL);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->cond, NULL);

@@ -96,6 +96,19 @@ static void thread_ends(struct hvi_gpu *p)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* The program is inside exit(): nothing failed, and NCCL has nothing left to abort. */
+static void driver_left(struct hvi_gpu *p)
+{
+    pthread_mutex_lock(&p->lock);
+    if (atomic_load(&p->broken) == 0) {
+        snprintf(p->broken_text, sizeof p->broken_text, "the program is ending");
+        p->broken_ms = hvi_now_ms();
+        atomic_store(&p->broken, HVD_ESHUTDOWN);
+    }
+    pthread_mutex_unlock(&p->lock);
+    hvi_gpu_wake(p);
+}
+
 static void *completion_thread(void *arg)
 {
     struct hvi_gpu *p = arg;
@@ -120,7 +133,9 @@ static void *completion_thread(void *arg)
         pthread_mutex_unlock(&p->lock);
         cu_rc = cu->event_sync(event->event);
         hvi_event_unref(event);
-        if (hvi_device_check(p->dev, cu_rc, "the GPU failed", &err) != HVD_OK)
+        if (cu_rc == HVI_CU_DEINITIALIZED)
+            driver_left(p);
+        else if (hvi_device_check(p->dev, cu_rc, "the GPU failed", &err) != HVD_OK)
             hvi_gpu_break(p, HVD_EIO, true, err.text);
         pthread_mutex_lock(&p->lock);
         l = take_first(p, number);

@@ -9,12 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The fakes, loaded as a framework would have loaded the real ones: the plane takes the
- * copies that are there. which: "" or "old/". */
-static inline bool load_fakes(const char *which)
+/* Turns the name of a fake into its path. */
+static inline bool fake_path(char path[PATH_MAX])
 {
     char self[PATH_MAX];
-    char path[PATH_MAX + 64];
+    char name[64];
     ssize_t size = readlink("/proc/self/exe", self, sizeof(self) - 1);
     char *at;
 
@@ -25,11 +24,21 @@ static inline bool load_fakes(const char *which)
     if (at == NULL)
         return false;
     *at = '\0';
-    snprintf(path, sizeof(path), "%s/tests/fake/%slibcuda.so.1", self, which);
-    if (dlopen(path, RTLD_NOW | RTLD_GLOBAL) == NULL)
+    snprintf(name, sizeof(name), "%.60s", path);
+    return snprintf(path, PATH_MAX, "%s/tests/fake/%s", self, name) < PATH_MAX;
+}
+
+/* The fakes, loaded as a framework would have loaded the real ones: the plane takes the
+ * copies that are there. which: "" or "old/". */
+static inline bool load_fakes(const char *which)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof(path), "%slibcuda.so.1", which);
+    if (!fake_path(path) || dlopen(path, RTLD_NOW | RTLD_GLOBAL) == NULL)
         return false;
-    snprintf(path, sizeof(path), "%s/tests/fake/%slibnccl.so.2", self, which);
-    return dlopen(path, RTLD_NOW) != NULL;
+    snprintf(path, sizeof(path), "%slibnccl.so.2", which);
+    return fake_path(path) && dlopen(path, RTLD_NOW) != NULL;
 }
 
 #endif

@@ -133,6 +133,45 @@ Test(nccl, results_wait_for_nccl_that_takes_its_time, .timeout = 60)
     go(&w, expect_nccl);
 }
 
+static void *fake(const char *name)
+{
+    void *f = dlsym(RTLD_DEFAULT, name);
+
+    if (f == NULL)
+        fprintf(stderr, "the fake driver has no %s\n", name);
+    return f;
+}
+
+static void sums_beside_a_capture(struct rank *r, void *arg)
+{
+    int (*create)(void **, unsigned) =
+        (int (*)(void **, unsigned))fake("cuStreamCreate");
+    int (*begin)(void *, int) = (int (*)(void *, int))fake("cuStreamBeginCapture_v2");
+    int (*end)(void *, void **) = (int (*)(void *, void **))fake("cuStreamEndCapture");
+    void *stream = NULL;
+    void *graph = NULL;
+    int rc;
+
+    expect_sums(r, arg); /* NCCL has connected */
+    hvi_device_enter(gpu(r)->dev);
+    rc = create(&stream, 1);
+    hvi_device_leave(gpu(r)->dev);
+    if (rc != 0 || begin(stream, 0) != 0)
+        rank_fail(r, "no capture: %d", rc);
+    expect_sums(r, arg);
+    rc = end(stream, &graph);
+    if (rc != 0)
+        rank_fail(r, "the program's graph is spoilt: %d", rc);
+}
+
+Test(nccl, a_graph_that_the_program_captures_meanwhile_is_not_spoilt, .timeout = 30)
+{
+    struct world w;
+
+    make(&w, 2);
+    go(&w, sums_beside_a_capture);
+}
+
 /* ---- refused alike on every rank, and the plane stays good */
 
 static void expect_refusal(struct rank *r, enum hvd_status want, const char *words)
@@ -455,6 +494,12 @@ static void stuck_fault(struct rank *r)
     setenv("FAKE_NCCL_ABORT_HANG", "1", 1);
 }
 
+static void hang_first(struct rank *r)
+{
+    (void)r;
+    setenv("FAKE_NCCL_FAULT", "hang:1:0", 1);
+}
+
 struct late {
     _Atomic int done;
     char text[HVD_ERROR_TEXT_MAX];
@@ -510,6 +555,42 @@ Test(nccl, an_abort_that_hangs_still_completes_everything, .timeout = 60)
     w.before_gpu = stuck_fault;
     w.broken = on_broken;
     go(&w, stuck_body);
+}
+
+/* Inside exit() the driver may leave before us, with work still queued. */
+static void driver_leaves(struct rank *r, void *arg)
+{
+    static float v[100];
+    static struct late late;
+    struct hvi_piece piece = {.in = v, .out = v, .count = 100, .row = 1};
+    struct hvi_group g = rank_group(r, HVD_ALLREDUCE, HVD_FLOAT32, &piece, 1);
+    int64_t until_ms = hvi_now_ms() + 10000;
+    struct hvi_err err = {{0}};
+    void (*leave)(void) = (void (*)(void))fake("fake_cuda_leave");
+
+    (void)arg;
+    g.done = on_done;
+    g.arg = &late;
+    if (hvi_plane_run(r->p, &g, &err) != HVD_OK)
+        rank_fail(r, "it was not queued: %s", err.text);
+    leave();
+    while (atomic_load(&late.done) == 0 && hvi_now_ms() < until_ms)
+        world_sleep_1ms();
+    if (atomic_load(&late.done) != HVD_ESHUTDOWN ||
+        strcmp(late.text, "the program is ending") != 0)
+        rank_fail(r, "%d %s", atomic_load(&late.done), late.text);
+    if (atomic_load(&told) != 0)
+        rank_fail(r, "the owner was told: %s", told_text);
+}
+
+Test(nccl, a_driver_that_left_at_exit_is_no_failure, .timeout = 60)
+{
+    struct world w;
+
+    make(&w, 2);
+    w.before_gpu = hang_first;
+    w.broken = on_broken;
+    go(&w, driver_leaves);
 }
 
 static void abort_body(struct rank *r, void *arg)

@@ -188,8 +188,10 @@ class HorovodBasics:
         return True
 
     def nccl_built(self):
-        """0 without the NCCL plane, else a number greater than 0."""
-        return int(_lib.hvd_feature(b"nccl"))
+        """The version of the NCCL that the process has loaded, as the number of its header
+        (22809 is 2.28.9); before one is loaded the oldest that will do, 21800. Never 0: every
+        build has the NCCL plane."""
+        return int(_lib.hvd_feature(b"version:nccl"))
 
     def ddl_built(self):
         """False."""
