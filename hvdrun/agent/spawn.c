@@ -56,6 +56,10 @@ static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
         fail(err_fd, HVI_SPAWN_FORK, errno);
     if (chdir(p->cwd) != 0)
         fail(err_fd, HVI_SPAWN_CHDIR, errno);
+    if (p->cpus != NULL)
+        (void)sched_setaffinity(0, sizeof *p->cpus, p->cpus);
+    if (p->note != NULL)
+        (void)!write(2, p->note, strlen(p->note));
     environ = p->envp;
     execvp(p->argv[0], p->argv);
     fail(err_fd, HVI_SPAWN_EXEC, errno);
