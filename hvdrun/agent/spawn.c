@@ -37,6 +37,8 @@ static void reset_signals(void)
 static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
                             int err_fd)
 {
+    static const char refused[] =
+        "hvdrun: this rank is not bound: the system refused its processors\n";
     char byte;
     ssize_t n;
 
@@ -56,9 +58,9 @@ static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
         fail(err_fd, HVI_SPAWN_FORK, errno);
     if (chdir(p->cwd) != 0)
         fail(err_fd, HVI_SPAWN_CHDIR, errno);
-    if (p->cpus != NULL)
-        (void)sched_setaffinity(0, sizeof *p->cpus, p->cpus);
-    if (p->note != NULL)
+    if (p->cpus != NULL && sched_setaffinity(0, sizeof *p->cpus, p->cpus) != 0)
+        (void)!write(2, refused, sizeof refused - 1);
+    else if (p->note != NULL)
         (void)!write(2, p->note, strlen(p->note));
     environ = p->envp;
     execvp(p->argv[0], p->argv);
