@@ -134,8 +134,16 @@ static enum hvd_status check_settings(const struct hvi_opts *o, int np,
 {
     Hvi__CoordConfig unused = HVI__COORD_CONFIG__INIT;
 
+    const char *bind = hvi_opts_env(o, "BIND_TO");
     int64_t lease_s;
     enum hvd_status rc = hvi_spec_settings(o, &unused, err);
+
+    if (rc == HVD_OK && bind != NULL && strcmp(bind, "none") != 0 &&
+        strcmp(bind, "core") != 0 && strcmp(bind, "numa") != 0 &&
+        strcmp(bind, "socket") != 0)
+        rc =
+            hvi_fail(err, HVD_EINVAL,
+                     "HVD_BIND_TO: '%.40s' is not one of: none core numa socket", bind);
 
     if (rc == HVD_OK)
         rc = check_only_rank(o, np, err);

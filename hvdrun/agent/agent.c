@@ -66,6 +66,7 @@ struct agent {
     uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     struct hvi_jobenv env;
     struct hvi_rank *ranks;
+    cpu_set_t *cpus;             /* [nranks] of the bound ones; NULL: none are */
     int nranks, nexited, nended; /* ended: exited and all output sent */
     int32_t stdin_rank;
     bool have_spec, launched, stopping, finished;
@@ -316,6 +317,69 @@ static void start_failed(struct agent *a, struct hvi_rank *r,
     send_msg(a, HVI_MSG_STARTED, &msg);
 }
 
+/* ---- binding; hvdrun has checked the word */
+
+/* "0-3,8" */
+static void list_cpus(const cpu_set_t *set, char *out, size_t cap)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < CPU_SETSIZE && used + 24 < cap; i++) {
+        size_t last = i;
+
+        if (!CPU_ISSET(i, set))
+            continue;
+        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, set))
+            last++;
+        used +=
+            (size_t)snprintf(out + used, cap - used, last > i ? "%s%zu-%zu" : "%s%zu",
+                             used > 0 ? "," : "", i, last);
+        i = last;
+    }
+}
+
+static void report_binding(struct agent *a, struct hvi_rank *r, const char *word,
+                           const cpu_set_t *inherited, const char *why)
+{
+    char cpus[512];
+
+    list_cpus(r->cpus != NULL ? r->cpus : inherited, cpus, sizeof cpus);
+    if (asprintf(&r->note, "hvdrun: rank %d on %s: %s %s%s%s%s, processors %s\n",
+                 r->rank, a->host, r->cpus != NULL ? "bound to" : "not bound",
+                 r->cpus != NULL ? word : "", why != NULL ? "(" : "",
+                 why != NULL ? why : "", why != NULL ? ")" : "", cpus) < 0)
+        r->note = NULL;
+}
+
+static void bind_ranks(struct agent *a)
+{
+    static const char *const words[] = {"none", "core", "numa", "socket"};
+    const char *word = hvi_jobenv_get(&a->env, "HVD_BIND_TO");
+    const char *report = hvi_jobenv_get(&a->env, "HVD_REPORT_BINDINGS");
+    const char *why = "not asked for";
+    cpu_set_t inherited;
+    int kind = HVI_TOPO_SOCKET;
+
+    while (kind > 0 && (word == NULL || strcmp(word, words[kind]) != 0))
+        kind--;
+    CPU_ZERO(&inherited);
+    if (sched_getaffinity(0, sizeof inherited, &inherited) != 0) {
+        why = "more processors than can be named";
+    } else if (kind != HVI_TOPO_NONE) {
+        a->cpus = calloc((size_t)a->nranks, sizeof *a->cpus);
+        why = a->cpus == NULL ? "out of memory"
+                              : hvi_topo_shares((enum hvi_topo_bind)kind, &inherited,
+                                                a->nranks, a->cpus);
+    }
+    for (int i = 0; i < a->nranks; i++) {
+        a->ranks[i].cpus = why == NULL ? &a->cpus[i] : NULL;
+        if ((report != NULL && strcmp(report, "1") == 0) ||
+            (kind != HVI_TOPO_NONE && why != NULL && i == 0))
+            report_binding(a, &a->ranks[i], words[kind], &inherited, why);
+    }
+}
+
 static void launch(struct agent *a)
 {
     uint64_t window = ALL_WINDOWS_BYTES / (unsigned)(2 * a->nranks);
@@ -335,6 +399,7 @@ static void launch(struct agent *a)
         window = HVI_OUTPUT_WINDOW_BYTES;
     c.window_bytes = window < MIN_WINDOW_BYTES ? MIN_WINDOW_BYTES : window;
     a->launched = true;
+    bind_ranks(a);
     for (i = 0; i < a->nranks; i++) {
         struct hvi_rank *r = &a->ranks[i];
         struct hvi_spawn_failure f;
@@ -795,6 +860,7 @@ static void free_agent(struct agent *a)
     for (int i = 0; i < a->nranks; i++)
         hvi_rank_fini(&a->ranks[i]);
     free(a->ranks);
+    free(a->cpus);
     for (size_t i = 0; a->argv != NULL && a->argv[i] != NULL; i++)
         free(a->argv[i]);
     free(a->argv);

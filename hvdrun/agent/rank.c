@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -151,7 +152,8 @@ enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common 
                                struct hvi_err *err)
 {
     struct fds f = {{-1, -1}, {-1, -1}, {-1, -1}};
-    struct hvi_spawn_plan plan = {.argv = c->argv, .cwd = c->cwd};
+    struct hvi_spawn_plan plan = {
+        .argv = c->argv, .cwd = c->cwd, .cpus = r->cpus, .note = r->note};
     struct hvi_spawned child = {0, -1, -1};
     struct hvi_jobenv env = {0};
     enum hvd_status rc;
@@ -227,4 +229,6 @@ void hvi_rank_close(struct hvi_rank *r)
 void hvi_rank_fini(struct hvi_rank *r)
 {
     hvi_jobenv_fini(&r->env);
+    free(r->note);
+    r->note = NULL;
 }

@@ -27,6 +27,8 @@ struct hvi_rank {
     struct hvi_keeper *keeper;
     int rank, local_rank;
     struct hvi_jobenv env; /* this rank's own additions */
+    const cpu_set_t *cpus; /* to be bound to, borrowed; NULL: as the agent is */
+    char *note;            /* for its stderr, owned; NULL: none */
     pid_t pid;             /* 0: not forked */
     int pidfd;
     int fail_fd;

@@ -65,6 +65,8 @@ static int run_program(char *const argv[])
 static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
                             int err_fd)
 {
+    static const char refused[] =
+        "hvdrun: this rank is not bound: the system refused its processors\n";
     char byte;
     ssize_t n;
 
@@ -84,6 +86,10 @@ static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
         fail(err_fd, HVI_SPAWN_FORK, errno);
     if (chdir(p->cwd) != 0)
         fail(err_fd, HVI_SPAWN_CHDIR, errno);
+    if (p->cpus != NULL && sched_setaffinity(0, sizeof *p->cpus, p->cpus) != 0)
+        (void)!write(2, refused, sizeof refused - 1);
+    else if (p->note != NULL)
+        (void)!write(2, p->note, strlen(p->note));
     environ = p->envp;
     fail(err_fd, HVI_SPAWN_EXEC, run_program(p->argv));
 }

@@ -2,6 +2,7 @@
 #ifndef HVI_AGENT_SPAWN_H
 #define HVI_AGENT_SPAWN_H
 
+#include <sched.h>
 #include <sys/types.h>
 
 #include "proto/base/err.h"
@@ -18,7 +19,9 @@ struct hvi_spawn_plan {
     char **argv, **envp;
     const char *cwd;
     int in_fd, out_fd, err_fd;
-    int cgroup_fd; /* cgroup.procs to enter, or -1 */
+    int cgroup_fd;         /* cgroup.procs to enter, or -1 */
+    const cpu_set_t *cpus; /* to be bound to, or NULL */
+    const char *note;      /* a line for its stderr before it begins, or NULL */
 };
 
 /** What came of it. fail_fd yields struct hvi_spawn_failure, or end of file after exec.
