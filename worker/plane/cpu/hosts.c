@@ -222,7 +222,7 @@ static enum hvd_status hosts_start(struct hvi_plane *p, const struct hvi_group *
         return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for a group of %d tensors",
                         (int)g->npieces);
     h->running = NULL;
-    return HVD_OK;
+    return h->route->flow != NULL ? hvi_hosts_flow_start(h, err) : HVD_OK;
 }
 
 static enum hvd_status next_step(struct hvi_hosts *h, struct hvi_err *err)
@@ -250,6 +250,13 @@ static enum hvd_status hosts_progress(struct hvi_plane *p, struct hvi_err *err)
         if (rc != HVD_INPROGRESS)
             h->g = NULL;
         return rc;
+    }
+    if (h->route->flow != NULL) {
+        rc = hvi_hosts_flow_progress(h, err);
+        if (rc == HVD_INPROGRESS)
+            return rc;
+        h->g = NULL;
+        return rc == HVD_OK ? hvi_group_end(&h->facts, err) : rc;
     }
     for (;;) {
         if (h->running != NULL) {
@@ -282,6 +289,8 @@ static bool hosts_wait(struct hvi_plane *p, int timeout_ms)
 {
     struct hvi_hosts *h = hosts_of(p);
 
+    if (h->route != NULL && h->route->flow != NULL)
+        return hvi_hosts_flow_wait(h, timeout_ms);
     return h->running != NULL && h->running->ops->wait(h->running, timeout_ms);
 }
 
@@ -301,6 +310,8 @@ static void hosts_free(struct hvi_plane *p)
         free(h->parts[i].lane.data);
     }
     free(h->parts);
+    hvi_chunks_fini(&h->plan);
+    free(h->over_pieces.data);
     free(h->ranks.data);
     free(h->pieces.data);
     free(h->rows.data);
@@ -308,6 +319,7 @@ static void hosts_free(struct hvi_plane *p)
     free(h->lane_in.data);
     free(h->lane_out.data);
     free(h->junk.data);
+    free(h->neutral.data);
     free(h->counts_own.data);
     free(h->counts_here.data);
     free(h->counts_all.data);
@@ -326,6 +338,12 @@ static const struct hvi_plane_ops hosts_ops = {
     .free = hosts_free,
 };
 
+void hvi_hosts_set_chunk(struct hvi_plane *p, int64_t chunk_bytes)
+{
+    HVI_ASSERT(p->ops == &hosts_ops && chunk_bytes > 0);
+    hosts_of(p)->chunk_bytes = chunk_bytes;
+}
+
 enum hvd_status hvi_hosts_new(int rank, int size, const int32_t *host_of,
                               struct hvi_plane *local, struct hvi_plane *mesh,
                               struct hvi_plane **out, struct hvi_err *err)
@@ -342,6 +360,7 @@ enum hvd_status hvi_hosts_new(int rank, int size, const int32_t *host_of,
     h->base.ops = &hosts_ops;
     h->base.rank = rank;
     h->size = size;
+    h->chunk_bytes = HVI_HOSTS_CHUNK_BYTES;
     h->local = local;
     h->mesh = mesh;
     *out = (struct hvi_plane *)(void *)h; /* base is first */

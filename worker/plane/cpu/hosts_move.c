@@ -1,7 +1,8 @@
 /*
  * hosts: broadcast, barrier, allgather and Adasum.
  *
- * broadcast   root to a rank of every other host, then inside the hosts
+ * broadcast   a flow (hosts_flow.c): root to a rank of every other host, and chunk by
+ *             chunk, as they come, inside the hosts
  * barrier     hosts, then one rank of each, then hosts
  * allgather   all as bytes; K lanes carry what one host has for another once
  *   1 local   allgather of the sizes and the parts of this host's members
@@ -18,52 +19,115 @@
 #include "worker/plane/reduce/reduce.h"
 #include "worker/plane/sched/adasum.h"
 
-/* ---- broadcast and barrier ------------------------------------------------------- */
+enum { BROADCAST_CHUNKS = 4 }; /* at once: a message between hosts is 1 MiB */
 
-static bool reserve_plain(struct hvi_hosts *h)
+/* ---- broadcast ------------------------------------------------------------------- */
+
+/* Who has the data first on this host: the root, or the first member. */
+static int32_t head_of(const struct hvi_hosts *h)
+{
+    int32_t root = h->g->members[h->g->root];
+
+    return h->host_of[root] == h->host_of[h->base.rank] ? root : h->here[0];
+}
+
+static bool is_passed_on(const struct hvi_hosts *h)
+{
+    return head_of(h) == h->base.rank && h->g->members[h->g->root] != h->base.rank;
+}
+
+/* The pieces between the hosts; what has no memory of its own gets some, each its own:
+ * it is passed on. */
+static bool reserve_broadcast(struct hvi_hosts *h)
 {
     const struct hvi_group *g = h->g;
-    int64_t most = 0;
+    struct hvi_piece *pieces;
+    size_t homeless = 1;
+    uint8_t *junk;
 
     for (int32_t i = 0; i < g->npieces; i++)
-        if (g->pieces[i].out == NULL && g->pieces[i].count > most)
-            most = g->pieces[i].count;
-    return hvi_hosts_room(h, g->npieces, h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
-           hvi_room_grow(&h->junk, (size_t)(most + 1) * h->facts.elem_size);
-}
-
-/* Tensors as they are, except that what came from another host is passed on. */
-static enum hvd_status begin_broadcast(struct hvi_hosts *h, int step,
-                                       struct hvi_err *err)
-{
-    const struct hvi_group *g = h->g;
-    int32_t root = g->members[g->root];
-    int32_t mine = h->host_of[h->base.rank];
-    int32_t head = h->host_of[root] == mine ? root : h->here[0];
-
-    (void)err;
-    if (step == 1) {
-        if (head != h->base.rank)
-            return HVD_INPROGRESS;
-        hvi_hosts_pick(h, 0, root);
-        hvi_hosts_begin(h, HVD_BROADCAST, g->dtype, false, 0);
-        h->sub.root = hvi_hosts_index(h->across, h->nacross, root);
-    } else {
-        hvi_hosts_begin(h, HVD_BROADCAST, g->dtype, true, 0);
-        h->sub.root = hvi_hosts_index(h->here, h->nhere, head);
-    }
+        if (g->pieces[i].out == NULL)
+            homeless += (size_t)g->pieces[i].count * h->facts.elem_size;
+    if (!hvi_hosts_cut(h, BROADCAST_CHUNKS * h->chunk_bytes, 1) ||
+        !hvi_hosts_room(h, g->npieces, h->nhere > h->nhosts ? h->nhere : h->nhosts) ||
+        !hvi_room_grow(&h->over_pieces, ((size_t)g->npieces + 1) * sizeof *pieces) ||
+        !hvi_room_grow(&h->junk, homeless))
+        return false;
+    h->nturns = h->plan.nchunks;
+    pieces = h->over_pieces.data;
+    junk = h->junk.data;
     for (int32_t i = 0; i < g->npieces; i++) {
-        const struct hvi_piece *p = &g->pieces[i];
-        bool came = step == 2 && head == h->base.rank && head != root;
-        void *out = p->out != NULL ? p->out : h->junk.data;
-
-        hvi_hosts_add(h, came ? out : p->in, out, p->count, p->row);
+        pieces[i] = g->pieces[i];
+        if (pieces[i].out != NULL)
+            continue;
+        pieces[i].out = junk;
+        junk += (size_t)pieces[i].count * h->facts.elem_size;
     }
-    return HVD_OK;
+    return true;
 }
 
-const struct hvi_route hvi_hosts_broadcast = {
-    .reserve = reserve_plain, .begin = begin_broadcast, .nsteps = 2};
+static bool broadcast_across(struct hvi_hosts *h)
+{
+    int32_t root = h->g->members[h->g->root];
+
+    if (head_of(h) != h->base.rank || h->plan.total == 0)
+        return false;
+    hvi_hosts_pick(h, 0, root);
+    hvi_hosts_begin(h, HVD_BROADCAST, h->g->dtype, false, 0);
+    h->over = h->sub;
+    h->over.root = hvi_hosts_index(h->across, h->nacross, root);
+    h->over.pieces = h->over_pieces.data;
+    h->over.npieces = h->g->npieces;
+    return true;
+}
+
+static void broadcast_here(struct hvi_hosts *h, int64_t chunk)
+{
+    const struct hvi_piece *pieces = h->over_pieces.data;
+    struct hvi_span c = hvi_chunks_chunk(&h->plan, chunk);
+    bool came = is_passed_on(h);
+    struct hvi_runs it;
+    struct hvi_run r;
+
+    hvi_hosts_begin(h, HVD_BROADCAST, h->g->dtype, true, 0);
+    h->sub.root = hvi_hosts_index(h->here, h->nhere, head_of(h));
+    hvi_runs_begin(&it, &h->plan, c.first, c.first + c.count);
+    while (hvi_runs_next(&it, &r)) {
+        size_t at = (size_t)r.offset * h->facts.elem_size;
+        uint8_t *out = (uint8_t *)pieces[r.piece].out + at;
+        const uint8_t *in = pieces[r.piece].in;
+
+        hvi_hosts_add(h, came ? out : in == NULL ? NULL : in + at, out, r.count, 1);
+    }
+}
+
+static int64_t broadcast_needs(const struct hvi_hosts *h, int64_t turn)
+{
+    struct hvi_span c = hvi_chunks_chunk(&h->plan, turn);
+
+    return is_passed_on(h) ? c.first + c.count : 0;
+}
+
+static int64_t broadcast_fed(const struct hvi_hosts *h)
+{
+    return h->plan.total;
+}
+
+static const struct hvi_flow broadcast_flow = {
+    .begin_across = broadcast_across,
+    .begin_local = broadcast_here,
+    .needs = broadcast_needs,
+    .fed = broadcast_fed,
+};
+const struct hvi_route hvi_hosts_broadcast = {.reserve = reserve_broadcast,
+                                              .flow = &broadcast_flow};
+
+/* ---- barrier --------------------------------------------------------------------- */
+
+static bool reserve_barrier(struct hvi_hosts *h)
+{
+    return hvi_hosts_room(h, 0, 1);
+}
 
 static enum hvd_status begin_barrier(struct hvi_hosts *h, int step, struct hvi_err *err)
 {
@@ -76,14 +140,11 @@ static enum hvd_status begin_barrier(struct hvi_hosts *h, int step, struct hvi_e
     } else {
         hvi_hosts_begin(h, HVD_BARRIER, h->g->dtype, true, step == 3);
     }
-    for (int32_t i = 0; i < h->g->npieces; i++)
-        hvi_hosts_add(h, h->g->pieces[i].in, h->g->pieces[i].out, h->g->pieces[i].count,
-                      1);
     return HVD_OK;
 }
 
 const struct hvi_route hvi_hosts_barrier = {
-    .reserve = reserve_plain, .begin = begin_barrier, .nsteps = 3};
+    .reserve = reserve_barrier, .begin = begin_barrier, .nsteps = 3};
 
 /* ---- allgather: memory ----------------------------------------------------------- */
 
