@@ -159,13 +159,14 @@ int64_t *hvi_hosts_add(struct hvi_hosts *h, const void *in, void *out, int64_t c
 
 /* ---- the operations table -------------------------------------------------------- */
 
-static const struct hvi_route *choose(const struct hvi_group *g, int64_t total_bytes)
+static const struct hvi_route *choose(const struct hvi_hosts *h,
+                                      const struct hvi_group *g)
 {
     switch (g->kind) {
     case HVD_ALLREDUCE:
     case HVD_REDUCESCATTER:
         if (g->reduce_op == HVD_ADASUM) /* few bytes: one hop beats four steps */
-            return total_bytes > ADASUM_FLAT_BYTES ? &hvi_hosts_adasum : NULL;
+            return h->facts.total_bytes > ADASUM_FLAT_BYTES ? &hvi_hosts_adasum : NULL;
         /* a joined rank's neutral element must not be scaled */
         if (g->prescale != 1.0 && g->reduce_op != HVD_SUM &&
             g->reduce_op != HVD_AVERAGE)
@@ -177,7 +178,9 @@ static const struct hvi_route *choose(const struct hvi_group *g, int64_t total_b
     case HVD_BARRIER:
         return &hvi_hosts_barrier;
     case HVD_ALLGATHER:
-        return &hvi_hosts_allgather;
+        return h->straight ? &hvi_hosts_allgather_straight : &hvi_hosts_allgather;
+    case HVD_ALLTOALL:
+        return &hvi_hosts_alltoall;
     default:
         return NULL;
     }
@@ -213,9 +216,13 @@ static enum hvd_status hosts_start(struct hvi_plane *p, const struct hvi_group *
     if (h->nhosts == 1)
         return start_whole(h, true, err);
     if (h->nhosts < g->nmembers)
-        h->route = choose(g, h->facts.total_bytes);
+        h->route = choose(h, g);
     if (h->route == NULL)
         return start_whole(h, false, err);
+    if (g->kind == HVD_ALLTOALL)
+        rc = hvi_hosts_read_splits(h, err);
+    if (rc != HVD_OK)
+        return rc;
     if (g->kind != HVD_BARRIER && !h->route->sized)
         hvi_group_alloc_all(g, &h->facts);
     if (!h->route->reserve(h))
@@ -308,10 +315,13 @@ static void hosts_free(struct hvi_plane *p)
     for (int32_t i = 0; i < h->parts_cap; i++) {
         free(h->parts[i].block.data);
         free(h->parts[i].lane.data);
+        free(h->parts[i].unwanted.data);
     }
     free(h->parts);
     hvi_chunks_fini(&h->plan);
     free(h->over_pieces.data);
+    free(h->over_rows.data);
+    free(h->over_splits.data);
     free(h->ranks.data);
     free(h->pieces.data);
     free(h->rows.data);
@@ -325,6 +335,8 @@ static void hosts_free(struct hvi_plane *p)
     free(h->counts_all.data);
     free(h->offsets.data);
     free(h->zeros.data);
+    free(h->places.data);
+    free(h->splits.data);
     free(h->scratch.data);
     free(h);
 }

@@ -59,7 +59,14 @@ struct hvi_hosts_part {
     int64_t in_bytes;
     uint8_t *out; /* all members' parts, one after another */
     struct hvi_room block,
-        lane; /* this host's parts; every host's share of this lane */
+        lane;                 /* this host's parts; every host's share of this lane */
+    struct hvi_room unwanted; /* where there is no memory for the result */
+};
+
+/** What the memory of a part of a piece is asked for with. */
+struct hvi_hosts_place {
+    struct hvi_hosts *h;
+    int32_t piece, part;
 };
 
 struct hvi_hosts {
@@ -78,7 +85,7 @@ struct hvi_hosts {
     /* flow: */
     struct hvi_chunks plan; /* of all elements */
     struct hvi_group over;  /* across */
-    struct hvi_room over_pieces;
+    struct hvi_room over_pieces, over_rows, over_splits;
     enum hvi_hosts_between between;
     int64_t turn, nturns; /* local groups that are over, all of them */
     struct hvi_facts facts;
@@ -96,7 +103,8 @@ struct hvi_hosts {
     /* allgather */
     struct hvi_hosts_part *parts; /* [parts_cap] */
     int32_t parts_cap;
-    struct hvi_room counts_own, counts_here, counts_all, offsets, zeros, scratch;
+    struct hvi_room counts_own, counts_here, counts_all, offsets, zeros, scratch,
+        places, splits;
 };
 
 /** For tests: what chunk_bytes is; equal on all ranks, before the first group. */
@@ -113,6 +121,31 @@ static inline int32_t hvi_hosts_carrier(const struct hvi_hosts *h, int32_t lane,
 }
 /** The lane that a local member carries, -1: none. */
 int32_t hvi_hosts_lane_of(const struct hvi_hosts *h, int32_t local);
+
+/* ---- allgather, alltoall: results whose size the other ranks tell */
+
+/** Memory for the sizes and the places of nparts parts of every piece; nothing has an
+ *  output yet. */
+bool hvi_hosts_reserve_parts(struct hvi_hosts *h, int32_t nparts);
+/** That, and what goes in, with zeros for ranks that have joined. */
+bool hvi_hosts_reserve_gather(struct hvi_hosts *h);
+struct hvi_hosts_place *hvi_hosts_place_of(struct hvi_hosts *h, int32_t piece,
+                                           int32_t nparts, int32_t part);
+/** Bytes that a member has of piece i for this rank. */
+int64_t *hvi_hosts_bytes_of(const struct hvi_hosts *h, int32_t member, int32_t i);
+/** Where every member's part of the result begins, and the end: [nmembers + 1]. */
+int64_t *hvi_hosts_offsets_of(const struct hvi_hosts *h, int32_t i);
+/** Once all bytes_of piece i are there: offsets, rows, parts[i].out; where the caller has
+ *  no memory, some to throw it away. HVD_EPROTO: they make no sense. HVD_ENOMEM. */
+enum hvd_status hvi_hosts_get_output(struct hvi_hosts *h, int32_t i,
+                                     struct hvi_err *err);
+/** hvi_group.alloc: cookie is a struct hvi_room. */
+void *hvi_hosts_room_for(void *cookie, const int64_t *rows, int32_t nmembers,
+                         int64_t total_rows, size_t size_bytes);
+/** alltoall, before reserve. HVD_EINVAL: splits that do not fit; HVD_ENOMEM. */
+enum hvd_status hvi_hosts_read_splits(struct hvi_hosts *h, struct hvi_err *err);
+
+/* ---- steps */
 
 /** The step's group: local with its number among the local ones (0 ...), or across the
  *  members picked before. */
@@ -133,6 +166,7 @@ bool hvi_hosts_flow_wait(struct hvi_hosts *h, int timeout_ms);
 bool hvi_hosts_cut(struct hvi_hosts *h, int64_t least_bytes, int32_t lanes);
 
 extern const struct hvi_route hvi_hosts_allreduce, hvi_hosts_reducescatter,
-    hvi_hosts_broadcast, hvi_hosts_barrier, hvi_hosts_allgather, hvi_hosts_adasum;
+    hvi_hosts_broadcast, hvi_hosts_barrier, hvi_hosts_allgather,
+    hvi_hosts_allgather_straight, hvi_hosts_alltoall, hvi_hosts_adasum;
 
 #endif

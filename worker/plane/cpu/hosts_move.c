@@ -4,7 +4,8 @@
  * broadcast   a flow (hosts_flow.c): root to a rank of every other host, and chunk by
  *             chunk, as they come, inside the hosts
  * barrier     hosts, then one rank of each, then hosts
- * allgather   all as bytes; K lanes carry what one host has for another once
+ * allgather   (where hosts have more members than there are lanes: the other way is in
+ *             hosts_exchange.c) all as bytes; K lanes carry what one host has for another once
  *   1 local   allgather of the sizes and the parts of this host's members
  *   2 across  a lane's carriers: sizes, and this lane's share of every host's parts
  *   3 local   the sizes, from the carrier of the first lane; now outputs have memory
@@ -165,35 +166,62 @@ static bool grow_parts(struct hvi_hosts *h, int32_t n)
 
 /* The sizes, in bytes: [nmembers][npieces], in member order; where every member's part
  * begins: [npieces][nmembers + 1]. */
-static int64_t bytes_of(const struct hvi_hosts *h, int32_t member, int32_t i)
+int64_t *hvi_hosts_bytes_of(const struct hvi_hosts *h, int32_t member, int32_t i)
 {
-    return ((const int64_t *)h->counts_all.data)[(int64_t)member * h->g->npieces + i];
+    return (int64_t *)h->counts_all.data + (int64_t)member * h->g->npieces + i;
 }
 
-static int64_t *offsets_of(const struct hvi_hosts *h, int32_t i)
+static int64_t bytes_of(const struct hvi_hosts *h, int32_t member, int32_t i)
+{
+    return *hvi_hosts_bytes_of(h, member, i);
+}
+
+int64_t *hvi_hosts_offsets_of(const struct hvi_hosts *h, int32_t i)
 {
     return (int64_t *)h->offsets.data + (int64_t)i * (h->g->nmembers + 1);
 }
 
-static bool reserve_gather(struct hvi_hosts *h)
+bool hvi_hosts_reserve_parts(struct hvi_hosts *h, int32_t nparts)
+{
+    size_t n = (size_t)h->g->npieces;
+    size_t members = (size_t)h->g->nmembers;
+
+    if (!grow_parts(h, h->g->npieces) ||
+        !hvi_room_grow(&h->counts_all, (n * members + 1) * 8) ||
+        !hvi_room_grow(&h->offsets, (n * (members + 1) + 1) * 8) ||
+        !hvi_room_grow(&h->places,
+                       (n * (size_t)nparts + 1) * sizeof(struct hvi_hosts_place)))
+        return false;
+    for (int32_t i = 0; i < h->g->npieces; i++)
+        h->parts[i].out = NULL;
+    return true;
+}
+
+struct hvi_hosts_place *hvi_hosts_place_of(struct hvi_hosts *h, int32_t piece,
+                                           int32_t nparts, int32_t part)
+{
+    struct hvi_hosts_place *p = h->places.data;
+
+    p += (int64_t)piece * nparts + part;
+    *p = (struct hvi_hosts_place){h, piece, part};
+    return p;
+}
+
+bool hvi_hosts_reserve_gather(struct hvi_hosts *h)
 {
     const struct hvi_group *g = h->g;
-    size_t n = (size_t)g->npieces;
-    size_t members = (size_t)g->nmembers;
     int64_t most = 0;
 
     if (!hvi_hosts_room(h, (int64_t)g->npieces * h->nhosts + 1,
                         h->nhere > h->nhosts ? h->nhere : h->nhosts) ||
-        !grow_parts(h, g->npieces) || !hvi_room_grow(&h->counts_own, (n + 1) * 8) ||
-        !hvi_room_grow(&h->counts_all, (n * members + 1) * 8) ||
-        !hvi_room_grow(&h->offsets, (n * (members + 1) + 1) * 8))
+        !hvi_hosts_reserve_parts(h, 0) ||
+        !hvi_room_grow(&h->counts_own, ((size_t)g->npieces + 1) * 8))
         return false;
     for (int32_t i = 0; i < g->npieces; i++) {
         const struct hvi_piece *p = &g->pieces[i];
 
         h->parts[i].in = p->in;
         h->parts[i].in_bytes = p->count * (int64_t)h->facts.elem_size;
-        h->parts[i].out = NULL;
         if (p->in == NULL && h->parts[i].in_bytes > most)
             most = h->parts[i].in_bytes;
     }
@@ -207,8 +235,8 @@ static bool reserve_gather(struct hvi_hosts *h)
 }
 
 /* What a step brings of a size that is known only then. */
-static void *room_for(void *cookie, const int64_t *rows, int32_t nmembers,
-                      int64_t total_rows, size_t size_bytes)
+void *hvi_hosts_room_for(void *cookie, const int64_t *rows, int32_t nmembers,
+                         int64_t total_rows, size_t size_bytes)
 {
     struct hvi_room *r = cookie;
 
@@ -228,7 +256,7 @@ static void gather_here(struct hvi_hosts *h)
     for (int32_t i = 0; i < n; i++)
         own[i] = h->parts[i].in_bytes;
     hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true, 0);
-    h->sub.alloc = room_for;
+    h->sub.alloc = hvi_hosts_room_for;
     hvi_hosts_add(h, own, NULL, (int64_t)n * 8, 1);
     h->sub.pieces[0].cookie = &h->counts_here;
     for (int32_t i = 0; i < n; i++) {
@@ -253,7 +281,7 @@ static void gather_across(struct hvi_hosts *h)
 
     hvi_hosts_pick(h, h->lane, -1);
     hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, false, 0);
-    h->sub.alloc = room_for;
+    h->sub.alloc = hvi_hosts_room_for;
     hvi_hosts_add(h, h->counts_here.data, NULL, (int64_t)h->nhere * n * 8, 1);
     h->sub.pieces[0].cookie = &h->counts_all;
     for (int32_t i = 0; i < n; i++) {
@@ -325,7 +353,7 @@ static void share_counts(struct hvi_hosts *h)
 static enum hvd_status lay_out(struct hvi_hosts *h, int32_t i, int64_t row_bytes,
                                struct hvi_err *err)
 {
-    int64_t *at = offsets_of(h, i);
+    int64_t *at = hvi_hosts_offsets_of(h, i);
 
     at[0] = 0;
     for (int32_t m = 0; m < h->g->nmembers; m++) {
@@ -339,27 +367,35 @@ static enum hvd_status lay_out(struct hvi_hosts *h, int32_t i, int64_t row_bytes
     return HVD_OK;
 }
 
-/* Memory for the result of piece i; where there is none it is thrown away. */
-static enum hvd_status get_output(struct hvi_hosts *h, int32_t i, struct hvi_err *err)
+/* An alltoall's rows are known, also where they have no bytes. */
+static int64_t fill_rows(const struct hvi_hosts *h, const struct hvi_piece *p,
+                         int32_t i)
+{
+    int64_t row_bytes = p->row * (int64_t)h->facts.elem_size;
+    int64_t sum = 0;
+
+    for (int32_t m = 0; p->rows != NULL && m < h->g->nmembers; m++) {
+        if (h->g->kind != HVD_ALLTOALL)
+            p->rows[m] = row_bytes > 0 ? bytes_of(h, m, i) / row_bytes : 0;
+        sum += p->rows[m];
+    }
+    return sum;
+}
+
+enum hvd_status hvi_hosts_get_output(struct hvi_hosts *h, int32_t i,
+                                     struct hvi_err *err)
 {
     struct hvi_piece *p = &h->g->pieces[i];
-    int64_t row_bytes = p->row * (int64_t)h->facts.elem_size;
-    enum hvd_status rc = lay_out(h, i, row_bytes, err);
-    int64_t total = offsets_of(h, i)[h->g->nmembers];
-    int64_t rows = row_bytes > 0 ? total / row_bytes : 0;
+    struct hvi_hosts_part *part = &h->parts[i];
+    enum hvd_status rc = lay_out(h, i, p->row * (int64_t)h->facts.elem_size, err);
+    size_t total = (size_t)hvi_hosts_offsets_of(h, i)[h->g->nmembers];
 
     if (rc != HVD_OK)
         return rc;
-    for (int32_t m = 0; p->rows != NULL && m < h->g->nmembers; m++)
-        p->rows[m] = row_bytes > 0 ? bytes_of(h, m, i) / row_bytes : 0;
-    hvi_group_alloc(h->g, &h->facts, i, p->rows, rows, (size_t)total);
-    h->parts[i].out = p->out;
-    if (p->out == NULL) {
-        if (!hvi_room_grow(&h->junk, (size_t)total + 1))
-            return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for %lld bytes",
-                            (long long)total);
-        h->parts[i].out = h->junk.data;
-    }
+    hvi_group_alloc(h->g, &h->facts, i, p->rows, fill_rows(h, p, i), total);
+    if (p->out == NULL && !hvi_room_grow(&part->unwanted, total + 1))
+        return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for %zu bytes", total);
+    part->out = p->out != NULL ? p->out : part->unwanted.data;
     return HVD_OK;
 }
 
@@ -371,7 +407,7 @@ static void gather_lanes(struct hvi_hosts *h)
     hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true, 2);
     for (int32_t i = 0; i < g->npieces; i++) {
         const struct hvi_hosts_part *part = &h->parts[i];
-        const int64_t *at = offsets_of(h, i);
+        const int64_t *at = hvi_hosts_offsets_of(h, i);
         const uint8_t *lane = part->lane.data;
 
         for (int32_t d = 0; d < h->nhosts; d++) {
@@ -415,7 +451,7 @@ static enum hvd_status begin_gather(struct hvi_hosts *h, int step, struct hvi_er
         return rc;
     default:
         for (int32_t i = 0; rc == HVD_OK && i < h->g->npieces; i++)
-            rc = get_output(h, i, err);
+            rc = hvi_hosts_get_output(h, i, err);
         if (rc != HVD_OK)
             return rc;
         gather_lanes(h);
@@ -423,8 +459,10 @@ static enum hvd_status begin_gather(struct hvi_hosts *h, int step, struct hvi_er
     }
 }
 
-const struct hvi_route hvi_hosts_allgather = {
-    .reserve = reserve_gather, .begin = begin_gather, .nsteps = 4, .sized = true};
+const struct hvi_route hvi_hosts_allgather = {.reserve = hvi_hosts_reserve_gather,
+                                              .begin = begin_gather,
+                                              .nsteps = 4,
+                                              .sized = true};
 
 /* ---- Adasum ---------------------------------------------------------------------- */
 
@@ -448,7 +486,7 @@ static bool reserve_adasum(struct hvi_hosts *h)
     size_t all = 0;
     uint8_t *to;
 
-    if (!reserve_gather(h) ||
+    if (!hvi_hosts_reserve_gather(h) ||
         __builtin_mul_overflow((size_t)h->facts.total_bytes + 64, (size_t)g->nmembers,
                                &inputs) ||
         __builtin_add_overflow(inputs, fold_scratch(h), &all) ||
@@ -495,8 +533,8 @@ static enum hvd_status begin_adasum(struct hvi_hosts *h, int step, struct hvi_er
         return begin_gather(h, step, err);
     for (int32_t i = 0; rc == HVD_OK && i < h->g->npieces; i++) {
         rc = lay_out(h, i, h->facts.elem_size, err);
-        if (rc == HVD_OK &&
-            offsets_of(h, i)[h->g->nmembers] != h->parts[i].in_bytes * h->g->nmembers)
+        if (rc == HVD_OK && hvi_hosts_offsets_of(h, i)[h->g->nmembers] !=
+                                h->parts[i].in_bytes * h->g->nmembers)
             rc = hvi_fail(err, HVD_EPROTO, "adasum: tensor %d is not of one size",
                           (int)i);
     }

@@ -333,6 +333,11 @@ static enum hvd_status exchange_work(struct hvi_tcp *t, bool *moved,
     return HVD_OK;
 }
 
+static int64_t exchange_done(struct hvi_tcp *t)
+{
+    return t->placed;
+}
+
 static const struct hvi_tcp_kind exchange_kind = {
     .send_count = exchange_sends,
     .recv_count = exchange_recvs,
@@ -342,6 +347,7 @@ static const struct hvi_tcp_kind exchange_kind = {
     .recv_list = exchange_recv_list,
     .received = exchange_received,
     .work = exchange_work,
+    .done = exchange_done,
 };
 
 static enum hvd_status make_heads(struct hvi_tcp *t, struct hvi_err *err)
