@@ -133,7 +133,11 @@ void hvi_hosts_begin(struct hvi_hosts *h, uint32_t kind, uint32_t dtype, bool lo
     s->dtype = dtype;
     s->prescale = s->postscale = 1.0;
     s->pieces = h->pieces.data;
-    s->seq = local ? g->seq * HVI_HOSTS_STEPS_MAX + (uint64_t)part : g->seq;
+    s->seq = g->seq;
+    s->part = local ? (uint32_t)part : 0;
+    if (local)
+        s->nparts =
+            (uint32_t)(h->route->flow != NULL ? h->nturns : HVI_HOSTS_STEPS_MAX);
     s->members = local ? h->here : h->across;
     s->nmembers = local ? h->nhere : h->nacross;
     s->me = local ? h->here_me : hvi_hosts_index(h->across, h->nacross, h->base.rank);
@@ -190,8 +194,6 @@ static const struct hvi_route *choose(const struct hvi_hosts *h,
 static enum hvd_status start_whole(struct hvi_hosts *h, bool local, struct hvi_err *err)
 {
     h->sub = *h->g;
-    if (local)
-        h->sub.seq = h->g->seq * HVI_HOSTS_STEPS_MAX;
     h->running = local ? h->local : h->mesh;
     return h->running->ops->start(h->running, &h->sub, err);
 }

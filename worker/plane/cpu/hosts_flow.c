@@ -76,7 +76,6 @@ static enum hvd_status begin_local(struct hvi_hosts *h, struct hvi_err *err)
 
     h->route->flow->begin_local(h, h->turn);
     h->sub.part = (uint32_t)h->turn;
-    h->sub.nparts = (uint32_t)h->nturns;
     rc = h->local->ops->start(h->local, &h->sub, err);
     return rc == HVD_EUNSUPPORTED || rc == HVD_EINVAL ? HVD_EINTERNAL : rc;
 }

@@ -17,8 +17,8 @@
 #include "worker/plane/sched/chunk.h"
 
 #define HVI_HOSTS_LANES_MAX 4 /* DESIGN.md section 4 */
+#define HVI_HOSTS_STEPS_MAX 4 /* local groups of one group that is no flow */
 #define HVI_HOSTS_CHUNK_BYTES (256 * 1024)
-#define HVI_HOSTS_STEPS_MAX 4 /* local groups of one group */
 #define HVI_HOSTS_CHUNKS_MAX (HVI_SHM_PARTS / 2)
 
 /** A growable block. */

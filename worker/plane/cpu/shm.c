@@ -280,10 +280,16 @@ static enum hvd_status check_seq(const struct hvi_shm *s, const struct hvi_group
     return HVD_OK;
 }
 
+/* Tickets that one group of a seq has to itself. */
+static int64_t tickets_of(const struct hvi_group *g)
+{
+    return (INT64_C(1) << HVI_SHM_STEP_BITS) / (g->nparts > 1 ? g->nparts : 1);
+}
+
 enum hvd_status hvi_shm_check_steps(const struct hvi_shm *s, int64_t nsteps,
                                     struct hvi_err *err)
 {
-    int64_t most = s->g->nparts > 1 ? HVI_SHM_PART_STEPS - 2 : HVI_SHM_MAX_STEPS;
+    int64_t most = tickets_of(s->g) - 2;
 
     if (nsteps <= most)
         return HVD_OK;
@@ -324,7 +330,7 @@ static enum hvd_status shm_start(struct hvi_plane *p, const struct hvi_group *g,
     if (rc != HVD_OK)
         return rc;
     s->g = g;
-    s->first = (int64_t)g->part * HVI_SHM_PART_STEPS;
+    s->first = g->part * tickets_of(g);
     s->step = 0;
     s->seen = s->seen_reduced = s->seen_consumed = 0;
     s->shares = s->all_direct = false;
