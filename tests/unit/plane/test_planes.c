@@ -390,13 +390,13 @@ static void no_memory_body(struct rank *r, void *arg)
 
     (void)arg;
     for (int i = 0; i < 20; i++)
-        run_without_memory(r, kinds[i % 5], (i < 10 ? 3 : 100000) * r->n,
+        run_without_memory(r, kinds[i % 5], (i < 10 ? 3 : 20000) * r->n,
                            i / 5 % 2 == 0 ? 1 : r->n / 2);
 }
 
 static void run_no_memory(enum world_plane plane)
 {
-    for (int n = 2; n <= (plane == WORLD_HOSTS ? 7 : 3); n++) {
+    for (int n = 2; n <= (plane == WORLD_HOSTS ? 5 : 3); n++) {
         struct world w;
 
         world_make(&w, plane, n, 0, 0);
