@@ -42,11 +42,13 @@ struct hvi_piece {
 
 /** One sealed group: pieces of one kind, op, dtype and process set. */
 struct hvi_group {
-    uint64_t seq;       /* place in the order; grows by >= HVI_SEQ_STEP between calls */
-    uint32_t kind;      /* enum hvd_kind: allreduce, allgather, broadcast, alltoall,
+    uint64_t seq; /* place in the order; grows by >= HVI_SEQ_STEP between calls */
+    uint32_t part, nparts; /* shm: of one seq, groups of the same members that follow
+                            * one another, at most HVI_SHM_PARTS; 0, 0: it is alone */
+    uint32_t kind;         /* enum hvd_kind: allreduce, allgather, broadcast, alltoall,
                          * reducescatter, barrier */
-    uint32_t reduce_op; /* enum hvd_reduce_op */
-    uint32_t dtype;     /* enum hvd_dtype */
+    uint32_t reduce_op;    /* enum hvd_reduce_op */
+    uint32_t dtype;        /* enum hvd_dtype */
     double prescale, postscale; /* 1/size of AVERAGE not yet in postscale */
     int32_t root;               /* index in members, broadcast */
     int32_t nmembers;

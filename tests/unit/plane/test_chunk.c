@@ -163,3 +163,24 @@ Test(chunk, the_first_members_keep_one_row_more, .timeout = 5)
             cr_assert_eq(at, rows);
         }
 }
+
+Test(chunk, turns_send_a_window_ahead_and_bring_all_back)
+{
+    for (int64_t n = 0; n < 9; n++)
+        for (int64_t window = 1; window < 5; window++) {
+            int64_t out = 0;
+            int64_t back = 0;
+
+            for (int64_t i = 0; i < 2 * n; i++) {
+                struct hvi_turn t = hvi_turn_at(n, window, i);
+
+                cr_assert_eq(hvi_turns_out(n, window, i), out);
+                cr_assert_eq(t.chunk, t.back ? back : out);
+                back += t.back;
+                out += !t.back;
+                cr_assert(back <= out && out - back <= window);
+                cr_assert(!t.back || out == n || out - back == window - 1);
+            }
+            cr_assert(out == n && back == n);
+        }
+}

@@ -338,42 +338,60 @@ static void *ordinary_memory(void *cookie, const int64_t *rows, int32_t nmembers
     return *(void **)cookie;
 }
 
-/* Rank 1 gets no memory: it alone fails, after having taken part to the end. */
+enum { TENSORS = 2 }; /* of unequal size; piece k is of numbers k + 1 */
+
+static void check_piece(struct rank *r, uint32_t kind, int k, const float *out)
+{
+    bool sum = kind == HVD_ALLREDUCE || kind == HVD_REDUCESCATTER;
+    float want = (float)((k + 1) * (sum ? r->n : 1));
+
+    if (out[0] != want)
+        rank_fail(r, "tensor %d is %g, not %g", k, (double)out[0], (double)want);
+}
+
+static void run_without_memory(struct rank *r, uint32_t kind, int64_t count, int poor)
+{
+    struct hvi_piece pieces[TENSORS];
+    int64_t rows[TENSORS][WORLD_MAX];
+    void *out[TENSORS] = {NULL};
+    struct hvi_group g = rank_group(r, kind, HVD_FLOAT32, pieces, TENSORS);
+    struct hvi_err err = {{0}};
+    enum hvd_status want = r->me == poor ? HVD_ENOMEM : HVD_OK;
+    enum hvd_status rc;
+
+    snprintf(r->where, sizeof(r->where), "%s of %lld without memory on rank %d",
+             hvi_kind_name(kind), (long long)count, poor);
+    for (int k = 0; k < TENSORS; k++, count *= 2) {
+        float *v = rank_alloc(r, (size_t)count * sizeof(*v));
+
+        for (int64_t i = 0; i < count; i++)
+            v[i] = (float)(k + 1);
+        pieces[k] = (struct hvi_piece){
+            .in = v, .count = count, .row = 1, .rows = rows[k], .cookie = &out[k]};
+    }
+    g.alloc = r->me == poor ? no_memory : ordinary_memory;
+    rc = hvi_plane_run(r->p, &g, &err);
+    if (rc != want)
+        rank_fail(r, "%s (%s), not %s", hvi_status_name(rc), err.text,
+                  hvi_status_name(want));
+    for (int k = 0; k < TENSORS; k++) {
+        if (rc == HVD_OK)
+            check_piece(r, kind, k, out[k]);
+        free(out[k]);
+        free((void *)(uintptr_t)pieces[k].in);
+    }
+}
+
+/* One rank gets no memory: it alone fails, after having taken part to the end. */
 static void no_memory_body(struct rank *r, void *arg)
 {
     static const uint32_t kinds[] = {HVD_ALLREDUCE, HVD_BROADCAST, HVD_REDUCESCATTER,
                                      HVD_ALLGATHER, HVD_ALLTOALL};
 
     (void)arg;
-    for (int i = 0; i < 10; i++) {
-        int64_t count = i < 5 ? 3 * r->n : 100000 * r->n;
-        float *v = rank_alloc(r, (size_t)count * sizeof(*v));
-        int64_t rows[WORLD_MAX];
-        void *out = NULL;
-        struct hvi_piece piece = {
-            .in = v, .count = count, .row = 1, .rows = rows, .cookie = &out};
-        struct hvi_group g = rank_group(r, kinds[i % 5], HVD_FLOAT32, &piece, 1);
-        struct hvi_err err = {{0}};
-        enum hvd_status want = r->me == 1 ? HVD_ENOMEM : HVD_OK;
-        enum hvd_status rc;
-
-        snprintf(r->where, sizeof(r->where), "%s of %lld without memory on rank 1",
-                 hvi_kind_name(g.kind), (long long)count);
-        for (int64_t k = 0; k < count; k++)
-            v[k] = 1;
-        g.alloc = r->me == 1 ? no_memory : ordinary_memory;
-        rc = hvi_plane_run(r->p, &g, &err);
-        if (rc != want)
-            rank_fail(r, "%s (%s), not %s", hvi_status_name(rc), err.text,
-                      hvi_status_name(want));
-        if (rc == HVD_OK &&
-            *(float *)out != (g.kind == HVD_ALLREDUCE || g.kind == HVD_REDUCESCATTER
-                                  ? (float)r->n
-                                  : 1))
-            rank_fail(r, "the result is %g", (double)*(float *)out);
-        free(out);
-        free(v);
-    }
+    for (int i = 0; i < 20; i++)
+        run_without_memory(r, kinds[i % 5], (i < 10 ? 3 : 20000) * r->n,
+                           i / 5 % 2 == 0 ? 1 : r->n / 2);
 }
 
 static void run_no_memory(enum world_plane plane)

@@ -1089,6 +1089,74 @@ Test(table, shared_slots_as_in_real_jobs, .timeout = 90)
     }
 }
 
+/* ---- hosts of all shapes, and process sets that lie across them */
+
+static const int layouts[][6] = {
+    {3, 1},    {1, 3},    {1, 1}, {1, 1, 1, 1, 1}, {2, 2, 2},    {2, 2, 2, 2},
+    {3, 2, 3}, {5, 1, 1}, {4, 4}, {5, 5},          {1, 2, 3, 1}, {2, 1, 1, 2},
+};
+
+/* Members by bits of the rank: all kinds of sets are among them. */
+static void layout_subsets(struct rank *r, const struct table *t, uint32_t dtype)
+{
+    for (uint32_t bits = 1; bits < 1u << r->n; bits = bits * 5 / 3 + 1) {
+        int32_t members[WORLD_MAX];
+        struct reduce_case c = {.dtype = dtype,
+                                .op = HVD_AVERAGE,
+                                .npieces = 3,
+                                .counts = {7, 0, t->large_bytes / 4 + 1},
+                                .pre = 1,
+                                .post = 0.5,
+                                .members = members};
+
+        for (int k = 0; k < r->n; k++)
+            if (bits >> k & 1)
+                members[c.nmembers++] = k;
+        check_allreduce(r, &c);
+    }
+    check_barrier(r);
+}
+
+static void run_layout(struct rank *r, void *arg)
+{
+    const struct table *t = arg;
+
+    for (uint32_t dtype = 1; dtype < HVD_DTYPE_COUNT; dtype++) {
+        if (!chosen(t, dtype))
+            continue;
+        table_allreduce(r, t, dtype, HVD_SUM);
+        table_scaled(r, t, dtype);
+        check_hashes(r);
+        table_scatter(r, t, dtype);
+        table_move(r, t, dtype);
+    }
+    layout_subsets(r, t, HVD_FLOAT16);
+    layout_subsets(r, t, HVD_FLOAT32);
+}
+
+Test(table, hosts_of_all_shapes, .timeout = 120)
+{
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i += SLOW ? 4 : 1) {
+        struct table t = {.dtypes = FEW_DTYPES, .large_bytes = 3 * 4096, .every = 2};
+        struct world w;
+
+        world_make_hosts(&w, layouts[i], 256);
+        world_run(&w, WORLD_HOW, run_layout, &t, 60);
+        world_free(&w);
+    }
+}
+
+Test(table, hosts_messages_as_in_real_jobs, .timeout = 90)
+{
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i += 3) {
+        struct world w;
+
+        world_make_hosts(&w, layouts[i], 0);
+        world_run(&w, WORLD_HOW, run_real_slots, NULL, 60);
+        world_free(&w);
+    }
+}
+
 Test(table, tcp_messages_as_in_real_jobs, .timeout = 90)
 {
     run_subset(WORLD_TCP, 2, 0, run_real_slots);

@@ -35,6 +35,7 @@
 #include "test.h"
 #include "worker/plane/cpu/cpu.h"
 #include "worker/plane/cpu/hosts.h"
+#include "worker/plane/cpu/hosts_impl.h"
 #include "worker/plane/cpu/tcp.h"
 #include "worker/plane/nccl/nccl.h"
 #include "worker/plane/reduce/reduce.h"
@@ -65,6 +66,7 @@ struct world {
     enum world_memory memory;
     int n;
     int64_t part_bytes; /* tcp: 0 = as in real jobs */
+    const int *layout;  /* hosts: ranks of every host, 0 ends it; NULL: by n */
     size_t size_bytes;
     void *mem;
     struct hvi_bells *bells; /* hosts: [n], the segment of host h is the h-th part */
@@ -182,6 +184,11 @@ static void world_hosts(struct world *w)
     static const int sizes[] = {2, 1, 3};
     int hosts = 0;
 
+    for (int k = 0; w->layout != NULL && k < w->n; hosts++)
+        for (int i = 0; i < w->layout[hosts]; i++)
+            w->host_of[k++] = hosts;
+    if (w->layout != NULL)
+        return;
     if (w->plane == WORLD_HOSTS && w->n >= 4 && w->n % 2 == 0) {
         for (int k = 0; k < w->n; k++)
             w->host_of[k] = k / (w->n / 2);
@@ -221,13 +228,13 @@ static void world_segment(struct world *w, size_t slot_bytes, int nslots)
     }
 }
 
-/** part_bytes: the staging slot; tcp: the largest reduced message. 0: as in real jobs. */
-static void world_make(struct world *w, enum world_plane plane, int n,
-                       size_t part_bytes, int nslots)
+static void world_fill(struct world *w, enum world_plane plane, int n,
+                       const int *layout, size_t part_bytes, int nslots)
 {
     memset(w, 0, sizeof(*w));
     w->plane = plane;
     w->n = n;
+    w->layout = layout;
     w->part_bytes = (int64_t)part_bytes;
     w->shared = mmap(NULL, sizeof(*w->shared), PROT_READ | PROT_WRITE,
                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -240,6 +247,24 @@ static void world_make(struct world *w, enum world_plane plane, int n,
     else if (plane == WORLD_SHM || plane == WORLD_NCCL)
         world_segment(w, part_bytes > 0 ? part_bytes : 256 * 1024,
                       nslots > 0 ? nslots : 4);
+}
+
+/** part_bytes: the staging slot; tcp: the largest reduced message. 0: as in real jobs. */
+static void world_make(struct world *w, enum world_plane plane, int n,
+                       size_t part_bytes, int nslots)
+{
+    world_fill(w, plane, n, NULL, part_bytes, nslots);
+}
+
+/** Hosts with so many ranks each; 0 ends the list. */
+__attribute__((unused)) static void world_make_hosts(struct world *w, const int *layout,
+                                                     size_t part_bytes)
+{
+    int n = 0;
+
+    for (int h = 0; layout[h] > 0; h++)
+        n += layout[h];
+    world_fill(w, WORLD_HOSTS, n, layout, part_bytes, 0);
 }
 
 static void world_close(struct world *w, int but)
@@ -287,6 +312,8 @@ static enum hvd_status attach_hosts(struct rank *r, struct hvi_err *err)
         rc = attach_tcp(r, &mesh, err);
     if (rc == HVD_OK)
         rc = hvi_hosts_new(r->me, r->n, r->w->host_of, local, mesh, &r->p, err);
+    if (rc == HVD_OK && r->w->part_bytes > 0)
+        hvi_hosts_set_chunk(r->p, 2 * r->w->part_bytes);
     return rc;
 }
 

@@ -11,6 +11,7 @@
 /* ---- shared memory */
 
 #define HVI_SHM_MAX_RANKS 256
+#define HVI_SHM_PARTS 64 /* hvi_group.nparts */
 
 /** Bytes of the plane's part of the segment for nranks ranks. slot_bytes: staging slot,
  *  a power of two, 256 KiB to 1 MiB (smaller allowed in tests); nslots per rank >= 3.
@@ -55,6 +56,9 @@ enum hvd_status hvi_shm_attach(void *mem, struct hvi_bells *bells, int local,
                                int nlocal, const int32_t *ranks, struct hvi_plane **out,
                                struct hvi_err *err);
 
+/** The running group can go on, or was stopped: what its wait waits for. */
+bool hvi_shm_ready(void *plane);
+
 /* ---- tcp */
 
 /** Takes over fds[size] (fds[rank] = -1): connected stream sockets to every other rank
@@ -66,5 +70,22 @@ enum hvd_status hvi_tcp_new(int rank, int size, const int *fds, struct hvi_plane
  *  running group with HVD_EPEER; one that is stopped or busy does not. Without a call
  *  there is no limit. Before the first group. */
 void hvi_tcp_watch(struct hvi_plane *p, int limit_ms);
+
+/* An allreduce or a broadcast whose input comes bit by bit, and whose result is used as
+ * it comes. Elements of the group's tensors, one tensor after another. */
+
+/** Right after start, then as it grows: so many elements of the input are there. Without
+ *  a call all are. */
+void hvi_tcp_feed(struct hvi_plane *p, int64_t elems);
+/** So many elements of the result are there. Not before start, nor after the end.
+ *  Of an allgather or alltoall: 1 when all outputs have their memory. */
+int64_t hvi_tcp_done(struct hvi_plane *p);
+/** An allreduce of so many bytes waits for so many more bytes of input, at most, before
+ *  a byte of its result is there. Grows with total_bytes. */
+int64_t hvi_tcp_cut_bytes(struct hvi_plane *p, int32_t nmembers, int64_t total_bytes);
+/** As ops->wait, and returns when also(arg) is true. It is asked again at least every
+ *  millisecond; nobody has to wake this rank for it. */
+bool hvi_tcp_wait_with(struct hvi_plane *p, int timeout_ms, bool (*also)(void *arg),
+                       void *arg);
 
 #endif

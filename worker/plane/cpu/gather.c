@@ -19,6 +19,7 @@ void hvi_gather_free(struct hvi_gather *ga)
         return;
     free(ga->head);
     free(ga->sent_elems);
+    free(ga->all_rows);
     free(ga->blocks);
     free(ga->stream_bytes);
     free(ga->cursors);
@@ -49,9 +50,11 @@ static enum hvd_status reserve(struct hvi_gather *ga, struct hvi_err *err)
     size_t n = (size_t)ga->g->nmembers;
     size_t np = (size_t)ga->g->npieces;
     size_t cursors_cap = ga->members_cap;
+    size_t rows_cap = ga->pieces_cap;
 
     if (!grow((void **)&ga->head, &ga->head_cap, np * (size_t)ga->head_words,
               sizeof(*ga->head)) ||
+        !grow((void **)&ga->all_rows, &rows_cap, np, sizeof(*ga->all_rows)) ||
         !grow((void **)&ga->sent_elems, &ga->pieces_cap, np, sizeof(*ga->sent_elems)) ||
         !grow((void **)&ga->blocks, &ga->blocks_cap, n * np, sizeof(*ga->blocks)) ||
         !grow((void **)&ga->cursors, &cursors_cap, n, sizeof(*ga->cursors)) ||
@@ -69,30 +72,49 @@ static enum hvd_status reserve(struct hvi_gather *ga, struct hvi_err *err)
     return HVD_OK;
 }
 
-/* Rows this rank sends to every member, for one tensor. */
-static enum hvd_status own_head(const struct hvi_gather *ga, int32_t i, int64_t *head,
-                                struct hvi_err *err)
+static enum hvd_status whole_rows(const struct hvi_group *g, int32_t i, int64_t *dim0,
+                                  struct hvi_err *err)
 {
-    const struct hvi_piece *p = &ga->g->pieces[i];
-    int64_t dim0 = p->row > 0 ? p->count / p->row : 0;
-    int64_t sum = 0;
+    const struct hvi_piece *p = &g->pieces[i];
 
     if (p->row > 0 && p->count % p->row != 0)
         return hvi_fail(err, HVD_EINVAL, "tensor %d: %lld elements in rows of %lld",
                         (int)i, (long long)p->count, (long long)p->row);
-    if (ga->g->kind == HVD_ALLGATHER) {
-        head[0] = dim0;
-        return HVD_OK;
-    }
-    for (int32_t m = 0; m < ga->head_words; m++) {
-        head[m] = p->splits != NULL ? p->splits[m] : dim0 / ga->g->nmembers;
-        if (head[m] < 0 || (p->row > 0 && head[m] > dim0 - sum))
-            return hvi_fail(err, HVD_EINVAL, "splits[%d] is %lld of %lld rows", (int)m,
-                            (long long)head[m], (long long)dim0);
-        sum += head[m];
-    }
-    ga->sent_elems[i] = sum * p->row;
+    *dim0 = p->row > 0 ? p->count / p->row : 0;
     return HVD_OK;
+}
+
+enum hvd_status hvi_gather_splits(const struct hvi_group *g, int32_t i, int64_t *rows,
+                                  struct hvi_err *err)
+{
+    const struct hvi_piece *p = &g->pieces[i];
+    int64_t dim0 = 0;
+    int64_t sum = 0;
+    enum hvd_status rc = whole_rows(g, i, &dim0, err);
+
+    for (int32_t m = 0; rc == HVD_OK && m < g->nmembers; m++) {
+        rows[m] = p->splits != NULL ? p->splits[m] : dim0 / g->nmembers;
+        if (rows[m] < 0 || (p->row > 0 && rows[m] > dim0 - sum))
+            return hvi_fail(err, HVD_EINVAL, "splits[%d] is %lld of %lld rows", (int)m,
+                            (long long)rows[m], (long long)dim0);
+        sum += rows[m];
+    }
+    return rc;
+}
+
+/* Rows this rank sends to every member, for one tensor. */
+static enum hvd_status own_head(const struct hvi_gather *ga, int32_t i, int64_t *head,
+                                struct hvi_err *err)
+{
+    enum hvd_status rc;
+
+    if (ga->g->kind == HVD_ALLGATHER)
+        return whole_rows(ga->g, i, head, err);
+    rc = hvi_gather_splits(ga->g, i, head, err);
+    ga->sent_elems[i] = 0;
+    for (int32_t m = 0; rc == HVD_OK && m < ga->head_words; m++)
+        ga->sent_elems[i] += head[m] * ga->g->pieces[i].row;
+    return rc;
 }
 
 /* Bytes of all members' inputs, up to where the fold's own scratch begins. */
@@ -255,6 +277,28 @@ enum hvd_status hvi_gather_begin(struct hvi_gather *ga, const struct hvi_group *
 
 /* ---- the own stream */
 
+static int64_t clamp(int64_t v, int64_t low, int64_t high)
+{
+    return v < low ? low : v > high ? high : v;
+}
+
+/* The rows this rank has for itself nobody reads: they may be anything. */
+static void fill_run(const struct hvi_gather *ga, uint8_t *to, int64_t at, int64_t n)
+{
+    const uint8_t *in = ga->g->pieces[ga->own.piece].in;
+    struct hvi_span skip = {0, 0};
+    int64_t es = ga->elem_size;
+    int64_t first, rest;
+
+    if (ga->g->kind == HVD_ALLTOALL)
+        skip = hvi_gather_sends(ga, ga->g->me, ga->own.piece);
+    first = clamp(skip.first - at, 0, n);
+    rest = clamp(skip.first + skip.count - at, first, n);
+    hvi_reduce_copy(to, in + at * es, (size_t)(first * es), false);
+    hvi_reduce_copy(to + rest * es, in + (at + rest) * es, (size_t)((n - rest) * es),
+                    false);
+}
+
 static void fill_data(struct hvi_gather *ga, uint8_t *to, int64_t size_bytes)
 {
     int64_t left = size_bytes / (int64_t)ga->elem_size;
@@ -273,9 +317,7 @@ static void fill_data(struct hvi_gather *ga, uint8_t *to, int64_t size_bytes)
         if (p->in == NULL) /* joined: zeros */
             memset(to, 0, size);
         else
-            hvi_reduce_copy(to,
-                            (const uint8_t *)p->in + (size_t)ga->own.at * ga->elem_size,
-                            size, false);
+            fill_run(ga, to, ga->own.at, n);
         to += size;
         ga->own.at += n;
         left -= n;
@@ -317,14 +359,14 @@ static enum hvd_status scale_block(struct hvi_gather *ga, int32_t member, int32_
     return HVD_OK;
 }
 
-static enum hvd_status place_piece(struct hvi_gather *ga, int32_t piece,
-                                   struct hvi_facts *f, struct hvi_err *err)
+/* Rows of all members, and what they are in bytes. */
+static enum hvd_status size_piece(struct hvi_gather *ga, int32_t piece, int64_t *out,
+                                  struct hvi_err *err)
 {
-    struct hvi_piece *p = &ga->g->pieces[piece];
+    const struct hvi_piece *p = &ga->g->pieces[piece];
     int64_t rows = 0;
     int64_t elems = 0;
     int64_t bytes = 0;
-    int64_t at = 0;
     enum hvd_status rc;
 
     for (int32_t m = 0; m < ga->g->nmembers; m++) {
@@ -343,14 +385,24 @@ static enum hvd_status place_piece(struct hvi_gather *ga, int32_t piece,
         __builtin_mul_overflow(elems, (int64_t)ga->elem_size, &bytes))
         return hvi_fail(err, HVD_EPROTO, "all ranks' %lld rows are too many bytes",
                         (long long)rows);
-    hvi_group_alloc(ga->g, f, piece, p->rows, rows, (size_t)bytes);
+    *out = rows;
+    return HVD_OK;
+}
+
+static void place_piece(struct hvi_gather *ga, int32_t piece, int64_t rows,
+                        struct hvi_facts *f)
+{
+    const struct hvi_piece *p = &ga->g->pieces[piece];
+    int64_t at = 0;
+
+    hvi_group_alloc(ga->g, f, piece, p->rows, rows,
+                    (size_t)rows * (size_t)p->row * ga->elem_size);
     for (int32_t m = 0; m < ga->g->nmembers; m++) {
         struct hvi_block *b = hvi_gather_block(ga, m, piece);
 
         b->to = p->out == NULL ? NULL : (uint8_t *)p->out + at;
         at += b->mine * (int64_t)ga->elem_size;
     }
-    return HVD_OK;
 }
 
 enum hvd_status hvi_gather_place(struct hvi_gather *ga, struct hvi_facts *f,
@@ -361,10 +413,13 @@ enum hvd_status hvi_gather_place(struct hvi_gather *ga, struct hvi_facts *f,
     for (int32_t m = 0; m < ga->g->nmembers; m++)
         ga->stream_bytes[m] = ga->head_bytes;
     for (int32_t i = 0; rc == HVD_OK && i < ga->g->npieces; i++)
-        rc = place_piece(ga, i, f, err);
-    if (rc == HVD_OK)
-        copy_own(ga);
-    return rc;
+        rc = size_piece(ga, i, &ga->all_rows[i], err);
+    if (rc != HVD_OK)
+        return rc;
+    for (int32_t i = 0; i < ga->g->npieces; i++)
+        place_piece(ga, i, ga->all_rows[i], f);
+    copy_own(ga);
+    return HVD_OK;
 }
 
 /* ---- others' data */

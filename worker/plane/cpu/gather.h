@@ -44,6 +44,7 @@ struct hvi_gather {
     bool stream;              /* use non-temporal stores for outputs */
     int64_t *head;            /* [npieces * head_words] own */
     int64_t *sent_elems;      /* [npieces] of the own inputs that anyone gets */
+    int64_t *all_rows;        /* [npieces] of the results */
     struct hvi_block *blocks; /* [nmembers][npieces] */
     int64_t *stream_bytes;    /* [nmembers]; others' are known after place */
     struct hvi_gather_cursor *cursors; /* [nmembers] where take goes on */
@@ -62,6 +63,9 @@ void hvi_gather_free(struct hvi_gather *ga); /* accepts NULL */
  * scratch. */
 enum hvd_status hvi_gather_begin(struct hvi_gather *ga, const struct hvi_group *g,
                                  struct hvi_facts *f, struct hvi_err *err);
+/** Rows of piece i for every member, [nmembers]. HVD_EINVAL as above. */
+enum hvd_status hvi_gather_splits(const struct hvi_group *g, int32_t i, int64_t *rows,
+                                  struct hvi_err *err);
 /** The next size_bytes of the own stream. */
 void hvi_gather_fill(struct hvi_gather *ga, uint8_t *to, int64_t size_bytes);
 /** Bytes [offset, offset + size) of a member's head (this rank's own too is known by
@@ -69,6 +73,7 @@ void hvi_gather_fill(struct hvi_gather *ga, uint8_t *to, int64_t size_bytes);
 enum hvd_status hvi_gather_head(struct hvi_gather *ga, int32_t member, int64_t offset,
                                 const uint8_t *data, int64_t size_bytes,
                                 struct hvi_err *err);
+/** All heads are here. Fills `rows` of all pieces, then asks for the outputs' memory. */
 enum hvd_status hvi_gather_place(struct hvi_gather *ga, struct hvi_facts *f,
                                  struct hvi_err *err);
 /** The next size_bytes of a member's stream after its head. */

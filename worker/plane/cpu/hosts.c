@@ -133,7 +133,11 @@ void hvi_hosts_begin(struct hvi_hosts *h, uint32_t kind, uint32_t dtype, bool lo
     s->dtype = dtype;
     s->prescale = s->postscale = 1.0;
     s->pieces = h->pieces.data;
-    s->seq = local ? g->seq * HVI_HOSTS_STEPS_MAX + (uint64_t)part : g->seq;
+    s->seq = g->seq;
+    s->part = local ? (uint32_t)part : 0;
+    if (local)
+        s->nparts =
+            (uint32_t)(h->route->flow != NULL ? h->nturns : HVI_HOSTS_STEPS_MAX);
     s->members = local ? h->here : h->across;
     s->nmembers = local ? h->nhere : h->nacross;
     s->me = local ? h->here_me : hvi_hosts_index(h->across, h->nacross, h->base.rank);
@@ -159,13 +163,14 @@ int64_t *hvi_hosts_add(struct hvi_hosts *h, const void *in, void *out, int64_t c
 
 /* ---- the operations table -------------------------------------------------------- */
 
-static const struct hvi_route *choose(const struct hvi_group *g, int64_t total_bytes)
+static const struct hvi_route *choose(const struct hvi_hosts *h,
+                                      const struct hvi_group *g)
 {
     switch (g->kind) {
     case HVD_ALLREDUCE:
     case HVD_REDUCESCATTER:
         if (g->reduce_op == HVD_ADASUM) /* few bytes: one hop beats four steps */
-            return total_bytes > ADASUM_FLAT_BYTES ? &hvi_hosts_adasum : NULL;
+            return h->facts.total_bytes > ADASUM_FLAT_BYTES ? &hvi_hosts_adasum : NULL;
         /* a joined rank's neutral element must not be scaled */
         if (g->prescale != 1.0 && g->reduce_op != HVD_SUM &&
             g->reduce_op != HVD_AVERAGE)
@@ -177,7 +182,9 @@ static const struct hvi_route *choose(const struct hvi_group *g, int64_t total_b
     case HVD_BARRIER:
         return &hvi_hosts_barrier;
     case HVD_ALLGATHER:
-        return &hvi_hosts_allgather;
+        return h->straight ? &hvi_hosts_allgather_straight : &hvi_hosts_allgather;
+    case HVD_ALLTOALL:
+        return &hvi_hosts_alltoall;
     default:
         return NULL;
     }
@@ -187,8 +194,6 @@ static const struct hvi_route *choose(const struct hvi_group *g, int64_t total_b
 static enum hvd_status start_whole(struct hvi_hosts *h, bool local, struct hvi_err *err)
 {
     h->sub = *h->g;
-    if (local)
-        h->sub.seq = h->g->seq * HVI_HOSTS_STEPS_MAX;
     h->running = local ? h->local : h->mesh;
     return h->running->ops->start(h->running, &h->sub, err);
 }
@@ -213,16 +218,20 @@ static enum hvd_status hosts_start(struct hvi_plane *p, const struct hvi_group *
     if (h->nhosts == 1)
         return start_whole(h, true, err);
     if (h->nhosts < g->nmembers)
-        h->route = choose(g, h->facts.total_bytes);
+        h->route = choose(h, g);
     if (h->route == NULL)
         return start_whole(h, false, err);
+    if (g->kind == HVD_ALLTOALL)
+        rc = hvi_hosts_read_splits(h, err);
+    if (rc != HVD_OK)
+        return rc;
     if (g->kind != HVD_BARRIER && !h->route->sized)
         hvi_group_alloc_all(g, &h->facts);
     if (!h->route->reserve(h))
         return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for a group of %d tensors",
                         (int)g->npieces);
     h->running = NULL;
-    return HVD_OK;
+    return h->route->flow != NULL ? hvi_hosts_flow_start(h, err) : HVD_OK;
 }
 
 static enum hvd_status next_step(struct hvi_hosts *h, struct hvi_err *err)
@@ -250,6 +259,13 @@ static enum hvd_status hosts_progress(struct hvi_plane *p, struct hvi_err *err)
         if (rc != HVD_INPROGRESS)
             h->g = NULL;
         return rc;
+    }
+    if (h->route->flow != NULL) {
+        rc = hvi_hosts_flow_progress(h, err);
+        if (rc == HVD_INPROGRESS)
+            return rc;
+        h->g = NULL;
+        return rc == HVD_OK ? hvi_group_end(&h->facts, err) : rc;
     }
     for (;;) {
         if (h->running != NULL) {
@@ -282,6 +298,8 @@ static bool hosts_wait(struct hvi_plane *p, int timeout_ms)
 {
     struct hvi_hosts *h = hosts_of(p);
 
+    if (h->route != NULL && h->route->flow != NULL)
+        return hvi_hosts_flow_wait(h, timeout_ms);
     return h->running != NULL && h->running->ops->wait(h->running, timeout_ms);
 }
 
@@ -299,8 +317,13 @@ static void hosts_free(struct hvi_plane *p)
     for (int32_t i = 0; i < h->parts_cap; i++) {
         free(h->parts[i].block.data);
         free(h->parts[i].lane.data);
+        free(h->parts[i].unwanted.data);
     }
     free(h->parts);
+    hvi_chunks_fini(&h->plan);
+    free(h->over_pieces.data);
+    free(h->over_rows.data);
+    free(h->over_splits.data);
     free(h->ranks.data);
     free(h->pieces.data);
     free(h->rows.data);
@@ -308,11 +331,14 @@ static void hosts_free(struct hvi_plane *p)
     free(h->lane_in.data);
     free(h->lane_out.data);
     free(h->junk.data);
+    free(h->neutral.data);
     free(h->counts_own.data);
     free(h->counts_here.data);
     free(h->counts_all.data);
     free(h->offsets.data);
     free(h->zeros.data);
+    free(h->places.data);
+    free(h->splits.data);
     free(h->scratch.data);
     free(h);
 }
@@ -325,6 +351,12 @@ static const struct hvi_plane_ops hosts_ops = {
     .wait = hosts_wait,
     .free = hosts_free,
 };
+
+void hvi_hosts_set_chunk(struct hvi_plane *p, int64_t chunk_bytes)
+{
+    HVI_ASSERT(p->ops == &hosts_ops && chunk_bytes > 0);
+    hosts_of(p)->chunk_bytes = chunk_bytes;
+}
 
 enum hvd_status hvi_hosts_new(int rank, int size, const int32_t *host_of,
                               struct hvi_plane *local, struct hvi_plane *mesh,
@@ -342,6 +374,7 @@ enum hvd_status hvi_hosts_new(int rank, int size, const int32_t *host_of,
     h->base.ops = &hosts_ops;
     h->base.rank = rank;
     h->size = size;
+    h->chunk_bytes = HVI_HOSTS_CHUNK_BYTES;
     h->local = local;
     h->mesh = mesh;
     *out = (struct hvi_plane *)(void *)h; /* base is first */

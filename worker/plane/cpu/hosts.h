@@ -5,8 +5,9 @@
  * What goes between two hosts goes once, in K lanes (K = the smallest number of members
  * on a host, at most 4): allreduce, reducescatter, allgather, Adasum, broadcast and
  * barrier. The fold is that of DESIGN.md section 4: over local ranks first (16-bit types
- * rounded once), then over hosts. alltoall, and groups with one member a host, go over
- * tcp alone; groups inside one host over shm alone.
+ * rounded once), then over hosts. alltoall goes from every rank to every rank of other
+ * hosts, and over shm inside a host. Groups with one member a host go over tcp alone;
+ * groups inside one host over shm alone.
  */
 #ifndef HVI_PLANE_CPU_HOSTS_H
 #define HVI_PLANE_CPU_HOSTS_H

@@ -3,19 +3,23 @@
  * the plane share. Only hosts*.c include this.
  *
  * A route is a list of steps; a step is one group of the plane below, local (this
- * host's members) or across (one member of every host), or nothing for this rank.
+ * host's members) or across (one member of every host), or nothing for this rank. Or it
+ * is a flow: one group across, and local ones beside it (hosts_flow.c).
  */
 #ifndef HVI_PLANE_CPU_HOSTS_IMPL_H
 #define HVI_PLANE_CPU_HOSTS_IMPL_H
 
 #include <stdatomic.h>
 
+#include "worker/plane/cpu/cpu.h"
 #include "worker/plane/cpu/group.h"
 #include "worker/plane/cpu/hosts.h"
 #include "worker/plane/sched/chunk.h"
 
 #define HVI_HOSTS_LANES_MAX 4 /* DESIGN.md section 4 */
-#define HVI_HOSTS_STEPS_MAX 4 /* local groups of one group */
+#define HVI_HOSTS_STEPS_MAX 4 /* local groups of one group that is no flow */
+#define HVI_HOSTS_CHUNK_BYTES (256 * 1024)
+#define HVI_HOSTS_CHUNKS_MAX (HVI_SHM_PARTS / 2)
 
 /** A growable block. */
 struct hvi_room {
@@ -25,6 +29,19 @@ struct hvi_room {
 
 struct hvi_hosts;
 
+struct hvi_flow {
+    /** Fills h->over; false: this rank has no part in it. */
+    bool (*begin_across)(struct hvi_hosts *h);
+    /** Fills h->sub with local group `turn` of h->nturns, which `reserve` has set. */
+    void (*begin_local)(struct hvi_hosts *h, int64_t turn);
+    /** Elements of the result of the group across that it passes on; 0: none. */
+    int64_t (*needs)(const struct hvi_hosts *h, int64_t turn);
+    /** Elements that the group across has after h->turn local groups. */
+    int64_t (*fed)(const struct hvi_hosts *h);
+};
+
+enum hvi_hosts_between { HVI_HOSTS_BEFORE = 1, HVI_HOSTS_RUNNING, HVI_HOSTS_OVER };
+
 struct hvi_route {
     /** Memory, whatever can fail; false: none. */
     bool (*reserve)(struct hvi_hosts *h);
@@ -32,6 +49,7 @@ struct hvi_route {
      *  rank has no part in it; an error: the plane is broken. */
     enum hvd_status (*begin)(struct hvi_hosts *h, int step, struct hvi_err *err);
     int nsteps;
+    const struct hvi_flow *flow; /* instead of steps */
     bool sized; /* outputs get their size from the other ranks, in a step */
 };
 
@@ -41,7 +59,14 @@ struct hvi_hosts_part {
     int64_t in_bytes;
     uint8_t *out; /* all members' parts, one after another */
     struct hvi_room block,
-        lane; /* this host's parts; every host's share of this lane */
+        lane;                 /* this host's parts; every host's share of this lane */
+    struct hvi_room unwanted; /* where there is no memory for the result */
+};
+
+/** What the memory of a part of a piece is asked for with. */
+struct hvi_hosts_place {
+    struct hvi_hosts *h;
+    int32_t piece, part;
 };
 
 struct hvi_hosts {
@@ -49,6 +74,7 @@ struct hvi_hosts {
     struct hvi_plane *local, *mesh;
     int32_t *host_of; /* [size] */
     int size;
+    int64_t chunk_bytes; /* of a lane, at least */
     _Atomic int aborted; /* enum hvd_status; 0: no */
     /* the running group */
     const struct hvi_group *g;
@@ -56,6 +82,12 @@ struct hvi_hosts {
     int step;                      /* 0: not begun */
     struct hvi_plane *running;
     struct hvi_group sub;
+    /* flow: */
+    struct hvi_chunks plan; /* of all elements */
+    struct hvi_group over;  /* across */
+    struct hvi_room over_pieces, over_rows, over_splits;
+    enum hvi_hosts_between between;
+    int64_t turn, nturns; /* local groups that are over, all of them */
     struct hvi_facts facts;
     int32_t *here;     /* [nhere] members on this host; in `ranks` */
     int32_t *across;   /* [nacross] members of the step between hosts; in `ranks` */
@@ -67,12 +99,16 @@ struct hvi_hosts {
     int64_t share; /* allreduce: elements of this rank's lane */
     int32_t nsub;  /* pieces that `pieces`, `rows`, `keep` have room for */
     int32_t width; /* entries of a piece in `rows` and `keep` */
-    struct hvi_room ranks, pieces, rows, keep, lane_in, lane_out, junk;
+    struct hvi_room ranks, pieces, rows, keep, lane_in, lane_out, junk, neutral;
     /* allgather */
     struct hvi_hosts_part *parts; /* [parts_cap] */
     int32_t parts_cap;
-    struct hvi_room counts_own, counts_here, counts_all, offsets, zeros, scratch;
+    struct hvi_room counts_own, counts_here, counts_all, offsets, zeros, scratch,
+        places, splits;
 };
+
+/** For tests: what chunk_bytes is; equal on all ranks, before the first group. */
+void hvi_hosts_set_chunk(struct hvi_plane *p, int64_t chunk_bytes);
 
 bool hvi_room_grow(struct hvi_room *r, size_t size_bytes);
 /** Room for the pieces of a step: most of them, and entries a piece at most. */
@@ -86,6 +122,31 @@ static inline int32_t hvi_hosts_carrier(const struct hvi_hosts *h, int32_t lane,
 /** The lane that a local member carries, -1: none. */
 int32_t hvi_hosts_lane_of(const struct hvi_hosts *h, int32_t local);
 
+/* ---- allgather, alltoall: results whose size the other ranks tell */
+
+/** Memory for the sizes and the places of nparts parts of every piece; nothing has an
+ *  output yet. */
+bool hvi_hosts_reserve_parts(struct hvi_hosts *h, int32_t nparts);
+/** That, and what goes in, with zeros for ranks that have joined. */
+bool hvi_hosts_reserve_gather(struct hvi_hosts *h);
+struct hvi_hosts_place *hvi_hosts_place_of(struct hvi_hosts *h, int32_t piece,
+                                           int32_t nparts, int32_t part);
+/** Bytes that a member has of piece i for this rank. */
+int64_t *hvi_hosts_bytes_of(const struct hvi_hosts *h, int32_t member, int32_t i);
+/** Where every member's part of the result begins, and the end: [nmembers + 1]. */
+int64_t *hvi_hosts_offsets_of(const struct hvi_hosts *h, int32_t i);
+/** Once all bytes_of piece i are there: offsets, rows, parts[i].out; where the caller has
+ *  no memory, some to throw it away. HVD_EPROTO: they make no sense. HVD_ENOMEM. */
+enum hvd_status hvi_hosts_get_output(struct hvi_hosts *h, int32_t i,
+                                     struct hvi_err *err);
+/** hvi_group.alloc: cookie is a struct hvi_room. */
+void *hvi_hosts_room_for(void *cookie, const int64_t *rows, int32_t nmembers,
+                         int64_t total_rows, size_t size_bytes);
+/** alltoall, before reserve. HVD_EINVAL: splits that do not fit; HVD_ENOMEM. */
+enum hvd_status hvi_hosts_read_splits(struct hvi_hosts *h, struct hvi_err *err);
+
+/* ---- steps */
+
 /** The step's group: local with its number among the local ones (0 ...), or across the
  *  members picked before. */
 void hvi_hosts_begin(struct hvi_hosts *h, uint32_t kind, uint32_t dtype, bool local,
@@ -97,7 +158,15 @@ int64_t *hvi_hosts_add(struct hvi_hosts *h, const void *in, void *out, int64_t c
 void hvi_hosts_pick(struct hvi_hosts *h, int32_t lane, int32_t root_rank);
 int32_t hvi_hosts_index(const int32_t *ranks, int32_t n, int32_t rank);
 
+enum hvd_status hvi_hosts_flow_start(struct hvi_hosts *h, struct hvi_err *err);
+enum hvd_status hvi_hosts_flow_progress(struct hvi_hosts *h, struct hvi_err *err);
+bool hvi_hosts_flow_wait(struct hvi_hosts *h, int timeout_ms);
+/** Cuts all elements into chunks of at least least_bytes, at most HVI_HOSTS_CHUNKS_MAX;
+ *  each is `lanes` equal multiples of 64 bytes, but the last. false: no memory. */
+bool hvi_hosts_cut(struct hvi_hosts *h, int64_t least_bytes, int32_t lanes);
+
 extern const struct hvi_route hvi_hosts_allreduce, hvi_hosts_reducescatter,
-    hvi_hosts_broadcast, hvi_hosts_barrier, hvi_hosts_allgather, hvi_hosts_adasum;
+    hvi_hosts_broadcast, hvi_hosts_barrier, hvi_hosts_allgather,
+    hvi_hosts_allgather_straight, hvi_hosts_alltoall, hvi_hosts_adasum;
 
 #endif

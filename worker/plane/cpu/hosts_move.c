@@ -1,9 +1,11 @@
 /*
  * hosts: broadcast, barrier, allgather and Adasum.
  *
- * broadcast   root to a rank of every other host, then inside the hosts
+ * broadcast   a flow (hosts_flow.c): root to a rank of every other host, and chunk by
+ *             chunk, as they come, inside the hosts
  * barrier     hosts, then one rank of each, then hosts
- * allgather   all as bytes; K lanes carry what one host has for another once
+ * allgather   (where hosts have more members than there are lanes: the other way is in
+ *             hosts_exchange.c) all as bytes; K lanes carry what one host has for another once
  *   1 local   allgather of the sizes and the parts of this host's members
  *   2 across  a lane's carriers: sizes, and this lane's share of every host's parts
  *   3 local   the sizes, from the carrier of the first lane; now outputs have memory
@@ -18,52 +20,115 @@
 #include "worker/plane/reduce/reduce.h"
 #include "worker/plane/sched/adasum.h"
 
-/* ---- broadcast and barrier ------------------------------------------------------- */
+enum { BROADCAST_CHUNKS = 4 }; /* at once: a message between hosts is 1 MiB */
 
-static bool reserve_plain(struct hvi_hosts *h)
+/* ---- broadcast ------------------------------------------------------------------- */
+
+/* Who has the data first on this host: the root, or the first member. */
+static int32_t head_of(const struct hvi_hosts *h)
+{
+    int32_t root = h->g->members[h->g->root];
+
+    return h->host_of[root] == h->host_of[h->base.rank] ? root : h->here[0];
+}
+
+static bool is_passed_on(const struct hvi_hosts *h)
+{
+    return head_of(h) == h->base.rank && h->g->members[h->g->root] != h->base.rank;
+}
+
+/* The pieces between the hosts; what has no memory of its own gets some, each its own:
+ * it is passed on. */
+static bool reserve_broadcast(struct hvi_hosts *h)
 {
     const struct hvi_group *g = h->g;
-    int64_t most = 0;
+    struct hvi_piece *pieces;
+    size_t homeless = 1;
+    uint8_t *junk;
 
     for (int32_t i = 0; i < g->npieces; i++)
-        if (g->pieces[i].out == NULL && g->pieces[i].count > most)
-            most = g->pieces[i].count;
-    return hvi_hosts_room(h, g->npieces, h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
-           hvi_room_grow(&h->junk, (size_t)(most + 1) * h->facts.elem_size);
-}
-
-/* Tensors as they are, except that what came from another host is passed on. */
-static enum hvd_status begin_broadcast(struct hvi_hosts *h, int step,
-                                       struct hvi_err *err)
-{
-    const struct hvi_group *g = h->g;
-    int32_t root = g->members[g->root];
-    int32_t mine = h->host_of[h->base.rank];
-    int32_t head = h->host_of[root] == mine ? root : h->here[0];
-
-    (void)err;
-    if (step == 1) {
-        if (head != h->base.rank)
-            return HVD_INPROGRESS;
-        hvi_hosts_pick(h, 0, root);
-        hvi_hosts_begin(h, HVD_BROADCAST, g->dtype, false, 0);
-        h->sub.root = hvi_hosts_index(h->across, h->nacross, root);
-    } else {
-        hvi_hosts_begin(h, HVD_BROADCAST, g->dtype, true, 0);
-        h->sub.root = hvi_hosts_index(h->here, h->nhere, head);
-    }
+        if (g->pieces[i].out == NULL)
+            homeless += (size_t)g->pieces[i].count * h->facts.elem_size;
+    if (!hvi_hosts_cut(h, BROADCAST_CHUNKS * h->chunk_bytes, 1) ||
+        !hvi_hosts_room(h, g->npieces, h->nhere > h->nhosts ? h->nhere : h->nhosts) ||
+        !hvi_room_grow(&h->over_pieces, ((size_t)g->npieces + 1) * sizeof *pieces) ||
+        !hvi_room_grow(&h->junk, homeless))
+        return false;
+    h->nturns = h->plan.nchunks;
+    pieces = h->over_pieces.data;
+    junk = h->junk.data;
     for (int32_t i = 0; i < g->npieces; i++) {
-        const struct hvi_piece *p = &g->pieces[i];
-        bool came = step == 2 && head == h->base.rank && head != root;
-        void *out = p->out != NULL ? p->out : h->junk.data;
-
-        hvi_hosts_add(h, came ? out : p->in, out, p->count, p->row);
+        pieces[i] = g->pieces[i];
+        if (pieces[i].out != NULL)
+            continue;
+        pieces[i].out = junk;
+        junk += (size_t)pieces[i].count * h->facts.elem_size;
     }
-    return HVD_OK;
+    return true;
 }
 
-const struct hvi_route hvi_hosts_broadcast = {
-    .reserve = reserve_plain, .begin = begin_broadcast, .nsteps = 2};
+static bool broadcast_across(struct hvi_hosts *h)
+{
+    int32_t root = h->g->members[h->g->root];
+
+    if (head_of(h) != h->base.rank || h->plan.total == 0)
+        return false;
+    hvi_hosts_pick(h, 0, root);
+    hvi_hosts_begin(h, HVD_BROADCAST, h->g->dtype, false, 0);
+    h->over = h->sub;
+    h->over.root = hvi_hosts_index(h->across, h->nacross, root);
+    h->over.pieces = h->over_pieces.data;
+    h->over.npieces = h->g->npieces;
+    return true;
+}
+
+static void broadcast_here(struct hvi_hosts *h, int64_t chunk)
+{
+    const struct hvi_piece *pieces = h->over_pieces.data;
+    struct hvi_span c = hvi_chunks_chunk(&h->plan, chunk);
+    bool came = is_passed_on(h);
+    struct hvi_runs it;
+    struct hvi_run r;
+
+    hvi_hosts_begin(h, HVD_BROADCAST, h->g->dtype, true, 0);
+    h->sub.root = hvi_hosts_index(h->here, h->nhere, head_of(h));
+    hvi_runs_begin(&it, &h->plan, c.first, c.first + c.count);
+    while (hvi_runs_next(&it, &r)) {
+        size_t at = (size_t)r.offset * h->facts.elem_size;
+        uint8_t *out = (uint8_t *)pieces[r.piece].out + at;
+        const uint8_t *in = pieces[r.piece].in;
+
+        hvi_hosts_add(h, came ? out : in == NULL ? NULL : in + at, out, r.count, 1);
+    }
+}
+
+static int64_t broadcast_needs(const struct hvi_hosts *h, int64_t turn)
+{
+    struct hvi_span c = hvi_chunks_chunk(&h->plan, turn);
+
+    return is_passed_on(h) ? c.first + c.count : 0;
+}
+
+static int64_t broadcast_fed(const struct hvi_hosts *h)
+{
+    return h->plan.total;
+}
+
+static const struct hvi_flow broadcast_flow = {
+    .begin_across = broadcast_across,
+    .begin_local = broadcast_here,
+    .needs = broadcast_needs,
+    .fed = broadcast_fed,
+};
+const struct hvi_route hvi_hosts_broadcast = {.reserve = reserve_broadcast,
+                                              .flow = &broadcast_flow};
+
+/* ---- barrier --------------------------------------------------------------------- */
+
+static bool reserve_barrier(struct hvi_hosts *h)
+{
+    return hvi_hosts_room(h, 0, 1);
+}
 
 static enum hvd_status begin_barrier(struct hvi_hosts *h, int step, struct hvi_err *err)
 {
@@ -76,14 +141,11 @@ static enum hvd_status begin_barrier(struct hvi_hosts *h, int step, struct hvi_e
     } else {
         hvi_hosts_begin(h, HVD_BARRIER, h->g->dtype, true, step == 3);
     }
-    for (int32_t i = 0; i < h->g->npieces; i++)
-        hvi_hosts_add(h, h->g->pieces[i].in, h->g->pieces[i].out, h->g->pieces[i].count,
-                      1);
     return HVD_OK;
 }
 
 const struct hvi_route hvi_hosts_barrier = {
-    .reserve = reserve_plain, .begin = begin_barrier, .nsteps = 3};
+    .reserve = reserve_barrier, .begin = begin_barrier, .nsteps = 3};
 
 /* ---- allgather: memory ----------------------------------------------------------- */
 
@@ -104,35 +166,62 @@ static bool grow_parts(struct hvi_hosts *h, int32_t n)
 
 /* The sizes, in bytes: [nmembers][npieces], in member order; where every member's part
  * begins: [npieces][nmembers + 1]. */
-static int64_t bytes_of(const struct hvi_hosts *h, int32_t member, int32_t i)
+int64_t *hvi_hosts_bytes_of(const struct hvi_hosts *h, int32_t member, int32_t i)
 {
-    return ((const int64_t *)h->counts_all.data)[(int64_t)member * h->g->npieces + i];
+    return (int64_t *)h->counts_all.data + (int64_t)member * h->g->npieces + i;
 }
 
-static int64_t *offsets_of(const struct hvi_hosts *h, int32_t i)
+static int64_t bytes_of(const struct hvi_hosts *h, int32_t member, int32_t i)
+{
+    return *hvi_hosts_bytes_of(h, member, i);
+}
+
+int64_t *hvi_hosts_offsets_of(const struct hvi_hosts *h, int32_t i)
 {
     return (int64_t *)h->offsets.data + (int64_t)i * (h->g->nmembers + 1);
 }
 
-static bool reserve_gather(struct hvi_hosts *h)
+bool hvi_hosts_reserve_parts(struct hvi_hosts *h, int32_t nparts)
+{
+    size_t n = (size_t)h->g->npieces;
+    size_t members = (size_t)h->g->nmembers;
+
+    if (!grow_parts(h, h->g->npieces) ||
+        !hvi_room_grow(&h->counts_all, (n * members + 1) * 8) ||
+        !hvi_room_grow(&h->offsets, (n * (members + 1) + 1) * 8) ||
+        !hvi_room_grow(&h->places,
+                       (n * (size_t)nparts + 1) * sizeof(struct hvi_hosts_place)))
+        return false;
+    for (int32_t i = 0; i < h->g->npieces; i++)
+        h->parts[i].out = NULL;
+    return true;
+}
+
+struct hvi_hosts_place *hvi_hosts_place_of(struct hvi_hosts *h, int32_t piece,
+                                           int32_t nparts, int32_t part)
+{
+    struct hvi_hosts_place *p = h->places.data;
+
+    p += (int64_t)piece * nparts + part;
+    *p = (struct hvi_hosts_place){h, piece, part};
+    return p;
+}
+
+bool hvi_hosts_reserve_gather(struct hvi_hosts *h)
 {
     const struct hvi_group *g = h->g;
-    size_t n = (size_t)g->npieces;
-    size_t members = (size_t)g->nmembers;
     int64_t most = 0;
 
     if (!hvi_hosts_room(h, (int64_t)g->npieces * h->nhosts + 1,
                         h->nhere > h->nhosts ? h->nhere : h->nhosts) ||
-        !grow_parts(h, g->npieces) || !hvi_room_grow(&h->counts_own, (n + 1) * 8) ||
-        !hvi_room_grow(&h->counts_all, (n * members + 1) * 8) ||
-        !hvi_room_grow(&h->offsets, (n * (members + 1) + 1) * 8))
+        !hvi_hosts_reserve_parts(h, 0) ||
+        !hvi_room_grow(&h->counts_own, ((size_t)g->npieces + 1) * 8))
         return false;
     for (int32_t i = 0; i < g->npieces; i++) {
         const struct hvi_piece *p = &g->pieces[i];
 
         h->parts[i].in = p->in;
         h->parts[i].in_bytes = p->count * (int64_t)h->facts.elem_size;
-        h->parts[i].out = NULL;
         if (p->in == NULL && h->parts[i].in_bytes > most)
             most = h->parts[i].in_bytes;
     }
@@ -146,8 +235,8 @@ static bool reserve_gather(struct hvi_hosts *h)
 }
 
 /* What a step brings of a size that is known only then. */
-static void *room_for(void *cookie, const int64_t *rows, int32_t nmembers,
-                      int64_t total_rows, size_t size_bytes)
+void *hvi_hosts_room_for(void *cookie, const int64_t *rows, int32_t nmembers,
+                         int64_t total_rows, size_t size_bytes)
 {
     struct hvi_room *r = cookie;
 
@@ -167,7 +256,7 @@ static void gather_here(struct hvi_hosts *h)
     for (int32_t i = 0; i < n; i++)
         own[i] = h->parts[i].in_bytes;
     hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true, 0);
-    h->sub.alloc = room_for;
+    h->sub.alloc = hvi_hosts_room_for;
     hvi_hosts_add(h, own, NULL, (int64_t)n * 8, 1);
     h->sub.pieces[0].cookie = &h->counts_here;
     for (int32_t i = 0; i < n; i++) {
@@ -192,7 +281,7 @@ static void gather_across(struct hvi_hosts *h)
 
     hvi_hosts_pick(h, h->lane, -1);
     hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, false, 0);
-    h->sub.alloc = room_for;
+    h->sub.alloc = hvi_hosts_room_for;
     hvi_hosts_add(h, h->counts_here.data, NULL, (int64_t)h->nhere * n * 8, 1);
     h->sub.pieces[0].cookie = &h->counts_all;
     for (int32_t i = 0; i < n; i++) {
@@ -264,7 +353,7 @@ static void share_counts(struct hvi_hosts *h)
 static enum hvd_status lay_out(struct hvi_hosts *h, int32_t i, int64_t row_bytes,
                                struct hvi_err *err)
 {
-    int64_t *at = offsets_of(h, i);
+    int64_t *at = hvi_hosts_offsets_of(h, i);
 
     at[0] = 0;
     for (int32_t m = 0; m < h->g->nmembers; m++) {
@@ -278,27 +367,35 @@ static enum hvd_status lay_out(struct hvi_hosts *h, int32_t i, int64_t row_bytes
     return HVD_OK;
 }
 
-/* Memory for the result of piece i; where there is none it is thrown away. */
-static enum hvd_status get_output(struct hvi_hosts *h, int32_t i, struct hvi_err *err)
+/* An alltoall's rows are known, also where they have no bytes. */
+static int64_t fill_rows(const struct hvi_hosts *h, const struct hvi_piece *p,
+                         int32_t i)
+{
+    int64_t row_bytes = p->row * (int64_t)h->facts.elem_size;
+    int64_t sum = 0;
+
+    for (int32_t m = 0; p->rows != NULL && m < h->g->nmembers; m++) {
+        if (h->g->kind != HVD_ALLTOALL)
+            p->rows[m] = row_bytes > 0 ? bytes_of(h, m, i) / row_bytes : 0;
+        sum += p->rows[m];
+    }
+    return sum;
+}
+
+enum hvd_status hvi_hosts_get_output(struct hvi_hosts *h, int32_t i,
+                                     struct hvi_err *err)
 {
     struct hvi_piece *p = &h->g->pieces[i];
-    int64_t row_bytes = p->row * (int64_t)h->facts.elem_size;
-    enum hvd_status rc = lay_out(h, i, row_bytes, err);
-    int64_t total = offsets_of(h, i)[h->g->nmembers];
-    int64_t rows = row_bytes > 0 ? total / row_bytes : 0;
+    struct hvi_hosts_part *part = &h->parts[i];
+    enum hvd_status rc = lay_out(h, i, p->row * (int64_t)h->facts.elem_size, err);
+    size_t total = (size_t)hvi_hosts_offsets_of(h, i)[h->g->nmembers];
 
     if (rc != HVD_OK)
         return rc;
-    for (int32_t m = 0; p->rows != NULL && m < h->g->nmembers; m++)
-        p->rows[m] = row_bytes > 0 ? bytes_of(h, m, i) / row_bytes : 0;
-    hvi_group_alloc(h->g, &h->facts, i, p->rows, rows, (size_t)total);
-    h->parts[i].out = p->out;
-    if (p->out == NULL) {
-        if (!hvi_room_grow(&h->junk, (size_t)total + 1))
-            return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for %lld bytes",
-                            (long long)total);
-        h->parts[i].out = h->junk.data;
-    }
+    hvi_group_alloc(h->g, &h->facts, i, p->rows, fill_rows(h, p, i), total);
+    if (p->out == NULL && !hvi_room_grow(&part->unwanted, total + 1))
+        return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for %zu bytes", total);
+    part->out = p->out != NULL ? p->out : part->unwanted.data;
     return HVD_OK;
 }
 
@@ -310,7 +407,7 @@ static void gather_lanes(struct hvi_hosts *h)
     hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true, 2);
     for (int32_t i = 0; i < g->npieces; i++) {
         const struct hvi_hosts_part *part = &h->parts[i];
-        const int64_t *at = offsets_of(h, i);
+        const int64_t *at = hvi_hosts_offsets_of(h, i);
         const uint8_t *lane = part->lane.data;
 
         for (int32_t d = 0; d < h->nhosts; d++) {
@@ -354,7 +451,7 @@ static enum hvd_status begin_gather(struct hvi_hosts *h, int step, struct hvi_er
         return rc;
     default:
         for (int32_t i = 0; rc == HVD_OK && i < h->g->npieces; i++)
-            rc = get_output(h, i, err);
+            rc = hvi_hosts_get_output(h, i, err);
         if (rc != HVD_OK)
             return rc;
         gather_lanes(h);
@@ -362,8 +459,10 @@ static enum hvd_status begin_gather(struct hvi_hosts *h, int step, struct hvi_er
     }
 }
 
-const struct hvi_route hvi_hosts_allgather = {
-    .reserve = reserve_gather, .begin = begin_gather, .nsteps = 4, .sized = true};
+const struct hvi_route hvi_hosts_allgather = {.reserve = hvi_hosts_reserve_gather,
+                                              .begin = begin_gather,
+                                              .nsteps = 4,
+                                              .sized = true};
 
 /* ---- Adasum ---------------------------------------------------------------------- */
 
@@ -387,7 +486,7 @@ static bool reserve_adasum(struct hvi_hosts *h)
     size_t all = 0;
     uint8_t *to;
 
-    if (!reserve_gather(h) ||
+    if (!hvi_hosts_reserve_gather(h) ||
         __builtin_mul_overflow((size_t)h->facts.total_bytes + 64, (size_t)g->nmembers,
                                &inputs) ||
         __builtin_add_overflow(inputs, fold_scratch(h), &all) ||
@@ -434,8 +533,8 @@ static enum hvd_status begin_adasum(struct hvi_hosts *h, int step, struct hvi_er
         return begin_gather(h, step, err);
     for (int32_t i = 0; rc == HVD_OK && i < h->g->npieces; i++) {
         rc = lay_out(h, i, h->facts.elem_size, err);
-        if (rc == HVD_OK &&
-            offsets_of(h, i)[h->g->nmembers] != h->parts[i].in_bytes * h->g->nmembers)
+        if (rc == HVD_OK && hvi_hosts_offsets_of(h, i)[h->g->nmembers] !=
+                                h->parts[i].in_bytes * h->g->nmembers)
             rc = hvi_fail(err, HVD_EPROTO, "adasum: tensor %d is not of one size",
                           (int)i);
     }

@@ -1,10 +1,15 @@
 /*
  * hosts: allreduce and reducescatter.
  *
- * allreduce
- *   1 local   reducescatter: every host folds; lane k's part comes to its carrier
- *   2 across  allreduce of a lane among its carriers
- *   3 local   allgather of the lanes
+ * allreduce, a flow (hosts_flow.c)
+ *   out       local reducescatter of a chunk: every host folds; lane k's part of the
+ *             chunk comes to its carrier
+ *   across    allreduce of a lane among its carriers
+ *   back      local allgather of the lanes of a chunk
+ *   Local groups: the first WINDOW chunks out, chunk 0 back, chunk WINDOW out, chunk 1
+ *   back, ... A lane's part of a chunk is at least what the group across may want to
+ *   have beyond a result (hvi_tcp_cut_bytes). So when chunk k comes back, chunk k + 1 has
+ *   gone out on every host, and nothing is missing.
  * reducescatter
  *   1 local   reducescatter: as above, for every host's rows apart
  *   2 across  reducescatter: a host's rows come to that host, folded
@@ -19,45 +24,39 @@
 #include "worker/plane/cpu/hosts_impl.h"
 #include "worker/plane/reduce/reduce.h"
 
+enum { WINDOW = 2 };
+
 static struct hvi_span lane_of_count(const struct hvi_hosts *h, int64_t count,
                                      int32_t lane)
 {
     return hvi_rows_split(count, h->lanes, lane);
 }
 
-/* Elements of the longest piece that has no memory of its own, here or for the result. */
-static bool grow_junk(struct hvi_hosts *h)
+/* Elements of the longest piece that brings nothing, or whose result is not wanted. */
+static int64_t longest_without(const struct hvi_hosts *h, bool in)
 {
     const struct hvi_group *g = h->g;
     int64_t most = 0;
 
     for (int32_t i = 0; i < g->npieces; i++)
-        if ((g->pieces[i].in == NULL || g->pieces[i].out == NULL) &&
+        if ((in ? g->pieces[i].in == NULL : g->pieces[i].out == NULL) &&
             g->pieces[i].count > most)
             most = g->pieces[i].count;
-    return hvi_room_grow(&h->junk, (size_t)(most + 1) * h->facts.elem_size);
+    return most;
 }
 
-/* What a joined rank brings. */
-static void make_neutral(struct hvi_hosts *h)
+/* What a joined rank brings, and where results go that have no memory. */
+static bool reserve_absent(struct hvi_hosts *h)
 {
-    const struct hvi_group *g = h->g;
-    int64_t most = 0;
+    int64_t in = longest_without(h, true);
+    int64_t out = longest_without(h, false);
 
-    for (int32_t i = 0; i < g->npieces; i++)
-        if (g->pieces[i].in == NULL && g->pieces[i].count > most)
-            most = g->pieces[i].count;
-    if (most > 0)
-        hvi_reduce_neutral(h->junk.data, most, g->dtype, g->reduce_op);
-}
-
-/* Cuts `count` elements into lanes; the own one's elements. */
-static int64_t keep_lanes(const struct hvi_hosts *h, int64_t count, int64_t *keep)
-{
-    memset(keep, 0, (size_t)h->nhere * sizeof *keep);
-    for (int32_t k = 0; k < h->lanes; k++)
-        keep[hvi_hosts_carrier(h, k, h->nhere)] = lane_of_count(h, count, k).count;
-    return keep[h->here_me];
+    if (!hvi_room_grow(&h->neutral, (size_t)(in + 1) * h->facts.elem_size) ||
+        !hvi_room_grow(&h->junk, (size_t)(out + 1) * h->facts.elem_size))
+        return false;
+    if (in > 0)
+        hvi_reduce_neutral(h->neutral.data, in, h->g->dtype, h->g->reduce_op);
+    return true;
 }
 
 static void set_keep(struct hvi_hosts *h, int64_t *keep)
@@ -67,79 +66,145 @@ static void set_keep(struct hvi_hosts *h, int64_t *keep)
 
 /* ---- allreduce ------------------------------------------------------------------- */
 
-static bool reserve_allreduce(struct hvi_hosts *h)
+/* A lane's part of a chunk, in elements of the plan. */
+static struct hvi_span lane_of_chunk(const struct hvi_hosts *h, int64_t chunk,
+                                     int32_t lane)
 {
-    const struct hvi_group *g = h->g;
-
-    h->share = 0;
-    for (int32_t i = 0; i < g->npieces && h->lane >= 0; i++)
-        h->share += lane_of_count(h, g->pieces[i].count, h->lane).count;
-    return hvi_hosts_room(h, g->npieces, h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
-           hvi_room_grow(&h->lane_in, (size_t)(h->share + 1) * h->facts.elem_size) &&
-           grow_junk(h);
+    return hvi_chunks_slice(&h->plan, chunk, h->lanes, lane);
 }
 
-static void fold_here(struct hvi_hosts *h)
+/* Elements of this rank's lane in so many chunks. */
+static int64_t lane_through(const struct hvi_hosts *h, int64_t chunks)
 {
-    const struct hvi_group *g = h->g;
-    uint8_t *lane = h->lane_in.data;
+    if (h->lane < 0 || chunks == 0)
+        return 0;
+    return (chunks - 1) * (h->plan.chunk_elems / h->lanes) +
+           lane_of_chunk(h, chunks - 1, h->lane).count;
+}
 
-    make_neutral(h);
-    hvi_hosts_begin(h, HVD_REDUCESCATTER, g->dtype, true, 0);
-    h->sub.prescale = g->prescale;
-    for (int32_t i = 0; i < g->npieces; i++) {
-        const struct hvi_piece *p = &g->pieces[i];
+static bool reserve_allreduce(struct hvi_hosts *h)
+{
+    int64_t cut = hvi_tcp_cut_bytes(
+        h->mesh, h->nhosts, h->facts.total_bytes / h->lanes + HVI_SLICE_ALIGN_BYTES);
+
+    if (!hvi_hosts_cut(h, (cut > h->chunk_bytes ? cut : h->chunk_bytes) * h->lanes,
+                       h->lanes))
+        return false;
+    h->nturns = 2 * h->plan.nchunks;
+    h->share = lane_through(h, h->plan.nchunks);
+    return hvi_hosts_room(h, h->g->npieces,
+                          h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
+           hvi_room_grow(&h->over_pieces, sizeof(struct hvi_piece)) &&
+           hvi_room_grow(&h->lane_in, (size_t)(h->share + 1) * h->facts.elem_size) &&
+           reserve_absent(h);
+}
+
+static bool reduce_across(struct hvi_hosts *h)
+{
+    struct hvi_piece *piece = h->over_pieces.data;
+
+    if (h->lane < 0 || h->share == 0)
+        return false;
+    hvi_hosts_pick(h, h->lane, -1);
+    hvi_hosts_begin(h, HVD_ALLREDUCE, h->g->dtype, false, 0);
+    h->over = h->sub;
+    h->over.postscale = h->facts.post;
+    h->over.pieces = piece;
+    h->over.npieces = 1;
+    *piece = (struct hvi_piece){
+        .in = h->lane_in.data, .out = h->lane_in.data, .count = h->share, .row = 1};
+    h->running = NULL;
+    return true;
+}
+
+static int64_t overlap(struct hvi_span a, int64_t first, int64_t count)
+{
+    int64_t from = a.first > first ? a.first : first;
+    int64_t end = a.first + a.count < first + count ? a.first + a.count : first + count;
+
+    return end > from ? end - from : 0;
+}
+
+/* Lane k's elements of every run of the chunk come to its carrier. */
+static void fold_here(struct hvi_hosts *h, int64_t chunk)
+{
+    struct hvi_span c = hvi_chunks_chunk(&h->plan, chunk);
+    size_t es = h->facts.elem_size;
+    uint8_t *lane = (uint8_t *)h->lane_in.data + (size_t)lane_through(h, chunk) * es;
+    struct hvi_runs it;
+    struct hvi_run r;
+
+    hvi_hosts_begin(h, HVD_REDUCESCATTER, h->g->dtype, true, 0);
+    h->sub.prescale = h->g->prescale;
+    hvi_runs_begin(&it, &h->plan, c.first, c.first + c.count);
+    while (hvi_runs_next(&it, &r)) {
+        const uint8_t *in = h->g->pieces[r.piece].in;
         int64_t *keep;
 
-        if (p->count == 0)
-            continue;
-        keep =
-            hvi_hosts_add(h, p->in != NULL ? p->in : h->junk.data, lane, p->count, 1);
-        lane += (size_t)keep_lanes(h, p->count, keep) * h->facts.elem_size;
+        in = in != NULL ? in + (size_t)r.offset * es : h->neutral.data;
+        keep = hvi_hosts_add(h, in, lane, r.count, 1);
+        memset(keep, 0, (size_t)h->nhere * sizeof *keep);
+        for (int32_t k = 0; k < h->lanes; k++)
+            keep[hvi_hosts_carrier(h, k, h->nhere)] =
+                overlap(lane_of_chunk(h, chunk, k), r.at, r.count);
+        lane += (size_t)keep[h->here_me] * es;
         set_keep(h, keep);
     }
 }
 
-static void collect_lanes(struct hvi_hosts *h)
+static void collect_lanes(struct hvi_hosts *h, int64_t chunk)
 {
-    const struct hvi_group *g = h->g;
-    const uint8_t *lane = h->lane_in.data;
+    struct hvi_span c = hvi_chunks_chunk(&h->plan, chunk);
+    size_t es = h->facts.elem_size;
+    const uint8_t *lane =
+        (uint8_t *)h->lane_in.data + (size_t)lane_through(h, chunk) * es;
+    struct hvi_runs it;
+    struct hvi_run r;
 
-    hvi_hosts_begin(h, HVD_ALLGATHER, g->dtype, true, 1);
-    for (int32_t i = 0; i < g->npieces; i++) {
-        const struct hvi_piece *p = &g->pieces[i];
+    hvi_hosts_begin(h, HVD_ALLGATHER, h->g->dtype, true, 0);
+    hvi_runs_begin(&it, &h->plan, c.first, c.first + c.count);
+    while (hvi_runs_next(&it, &r)) {
+        uint8_t *out = h->g->pieces[r.piece].out;
         int64_t mine = 0;
 
-        if (p->count == 0)
-            continue;
         if (h->lane >= 0)
-            mine = lane_of_count(h, p->count, h->lane).count;
-        hvi_hosts_add(h, lane, p->out != NULL ? p->out : h->junk.data, mine, 1);
-        lane += (size_t)mine * h->facts.elem_size;
+            mine = overlap(lane_of_chunk(h, chunk, h->lane), r.at, r.count);
+        out = out != NULL ? out + (size_t)r.offset * es : h->junk.data;
+        hvi_hosts_add(h, lane, out, mine, 1);
+        lane += (size_t)mine * es;
     }
 }
 
-static enum hvd_status begin_allreduce(struct hvi_hosts *h, int step,
-                                       struct hvi_err *err)
+static void allreduce_local(struct hvi_hosts *h, int64_t turn)
 {
-    (void)err;
-    if (step == 2) {
-        if (h->lane < 0 || h->share == 0)
-            return HVD_INPROGRESS;
-        hvi_hosts_pick(h, h->lane, -1);
-        hvi_hosts_begin(h, HVD_ALLREDUCE, h->g->dtype, false, 0);
-        h->sub.postscale = h->facts.post;
-        hvi_hosts_add(h, h->lane_in.data, h->lane_in.data, h->share, 1);
-    } else if (step == 1) {
-        fold_here(h);
-    } else {
-        collect_lanes(h);
-    }
-    return h->sub.npieces > 0 ? HVD_OK : HVD_INPROGRESS; /* no elements, anywhere */
+    struct hvi_turn t = hvi_turn_at(h->plan.nchunks, WINDOW, turn);
+
+    if (t.back)
+        collect_lanes(h, t.chunk);
+    else
+        fold_here(h, t.chunk);
 }
 
-const struct hvi_route hvi_hosts_allreduce = {
-    .reserve = reserve_allreduce, .begin = begin_allreduce, .nsteps = 3};
+static int64_t allreduce_needs(const struct hvi_hosts *h, int64_t turn)
+{
+    struct hvi_turn t = hvi_turn_at(h->plan.nchunks, WINDOW, turn);
+
+    return t.back ? lane_through(h, t.chunk + 1) : 0;
+}
+
+static int64_t allreduce_fed(const struct hvi_hosts *h)
+{
+    return lane_through(h, hvi_turns_out(h->plan.nchunks, WINDOW, h->turn));
+}
+
+static const struct hvi_flow allreduce_flow = {
+    .begin_across = reduce_across,
+    .begin_local = allreduce_local,
+    .needs = allreduce_needs,
+    .fed = allreduce_fed,
+};
+const struct hvi_route hvi_hosts_allreduce = {.reserve = reserve_allreduce,
+                                              .flow = &allreduce_flow};
 
 /* ---- reducescatter --------------------------------------------------------------- */
 
@@ -188,7 +253,7 @@ static bool reserve_reducescatter(struct hvi_hosts *h)
                           h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
            hvi_room_grow(&h->lane_in, (size_t)(in + 1) * h->facts.elem_size) &&
            hvi_room_grow(&h->lane_out, (size_t)(out + 1) * h->facts.elem_size) &&
-           grow_junk(h);
+           reserve_absent(h);
 }
 
 static void scatter_here(struct hvi_hosts *h)
@@ -197,13 +262,12 @@ static void scatter_here(struct hvi_hosts *h)
     size_t es = h->facts.elem_size;
     uint8_t *lane = h->lane_in.data;
 
-    make_neutral(h);
     hvi_hosts_begin(h, HVD_REDUCESCATTER, g->dtype, true, 0);
     h->sub.prescale = g->prescale;
     for (int32_t i = 0; i < g->npieces; i++)
         for (int32_t d = 0; d < h->nhosts; d++) {
             const struct hvi_piece *p = &g->pieces[i];
-            const uint8_t *in = p->in != NULL ? p->in : h->junk.data;
+            const uint8_t *in = p->in != NULL ? p->in : h->neutral.data;
             struct hvi_span s = of_host(h, i, d);
             int64_t *keep;
 
@@ -248,14 +312,6 @@ static void scatter_across(struct hvi_hosts *h)
         in += (size_t)sum * es;
         out += (size_t)keep[h->my_host] * es;
     }
-}
-
-static int64_t overlap(struct hvi_span a, int64_t first, int64_t count)
-{
-    int64_t from = a.first > first ? a.first : first;
-    int64_t end = a.first + a.count < first + count ? a.first + a.count : first + count;
-
-    return end > from ? end - from : 0;
 }
 
 static void hand_out(struct hvi_hosts *h)

@@ -268,13 +268,33 @@ static enum hvd_status map_members(struct hvi_shm *s, const struct hvi_group *g,
 static enum hvd_status check_seq(const struct hvi_shm *s, const struct hvi_group *g,
                                  struct hvi_err *err)
 {
-    if (s->ran && g->seq <= s->last_seq)
+    if (g->nparts > HVI_SHM_PARTS || (g->nparts > 0 && g->part >= g->nparts))
+        return hvi_fail(err, HVD_EINTERNAL, "shm: part %u of %u", g->part, g->nparts);
+    if (s->ran &&
+        (g->seq < s->last_seq || (g->seq == s->last_seq && g->part <= s->last_part)))
         return hvi_fail(err, HVD_EINTERNAL, "shm: group %llu after group %llu",
                         (unsigned long long)g->seq, (unsigned long long)s->last_seq);
     if (g->seq >> (64 - HVI_SHM_STEP_BITS) != 0)
         return hvi_fail(err, HVD_ELIMIT, "shm: too many groups (%llu)",
                         (unsigned long long)g->seq);
     return HVD_OK;
+}
+
+/* Tickets that one group of a seq has to itself. */
+static int64_t tickets_of(const struct hvi_group *g)
+{
+    return (INT64_C(1) << HVI_SHM_STEP_BITS) / (g->nparts > 1 ? g->nparts : 1);
+}
+
+enum hvd_status hvi_shm_check_steps(const struct hvi_shm *s, int64_t nsteps,
+                                    struct hvi_err *err)
+{
+    int64_t most = tickets_of(s->g) - 2;
+
+    if (nsteps <= most)
+        return HVD_OK;
+    return hvi_fail(err, HVD_ELIMIT, "shm: more than %lld steps in one group",
+                    (long long)most);
 }
 
 static enum hvd_status start_kind(struct hvi_shm *s, struct hvi_err *err)
@@ -310,6 +330,7 @@ static enum hvd_status shm_start(struct hvi_plane *p, const struct hvi_group *g,
     if (rc != HVD_OK)
         return rc;
     s->g = g;
+    s->first = g->part * tickets_of(g);
     s->step = 0;
     s->seen = s->seen_reduced = s->seen_consumed = 0;
     s->shares = s->all_direct = false;
@@ -320,6 +341,7 @@ static enum hvd_status shm_start(struct hvi_plane *p, const struct hvi_group *g,
         return rc;
     }
     s->last_seq = g->seq;
+    s->last_part = g->part;
     s->ran = true;
     return HVD_OK;
 }
@@ -359,6 +381,11 @@ static bool may_progress(void *arg)
     return atomic_load_explicit(&s->aborted, memory_order_acquire) != 0 ||
            s->awaited == NULL ||
            atomic_load_explicit(s->awaited, memory_order_acquire) >= s->awaited_ticket;
+}
+
+bool hvi_shm_ready(void *plane)
+{
+    return may_progress(from_plane(plane));
 }
 
 static bool shm_wait(struct hvi_plane *p, int timeout_ms)

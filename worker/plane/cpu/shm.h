@@ -2,9 +2,10 @@
  * Inside the shared-memory plane: the segment's layout, the words ranks tell each other
  * progress with, and the running group's state. Only shm*.c include this.
  *
- * Words. Every step of every group has a *ticket*, seq << 24 | step + 1, so tickets
- * grow over all groups and process sets, and zeroed memory is before all of them. A
- * word is written by its owner alone, only ever upwards; whoever waits for a ticket
+ * Words. Every step of every group has a *ticket*, seq << 24 | first + step + 1, so
+ * tickets grow over all groups and process sets, and zeroed memory is before all of them.
+ * first is 0, but for the later ones of several groups of one seq: part * 2^24 / nparts.
+ * A word is written by its owner alone, only ever upwards; whoever waits for a ticket
  * waits for >=. filled[slot]  the owner's slot holds what it stages for the step
  *   reduced       the owner has folded its slice of the step into its slot
  *   consumed      the owner needs nobody's slot of the step any more
@@ -12,8 +13,8 @@
  * slots); 2^40 groups are 12 days at a million groups a second. Both are checked at the
  * start.
  *
- * Slots. Step k of a group uses slot (seq + k) % nslots of every member, known to all
- * without asking. Before a rank fills a slot again it waits until every reader of its
+ * Slots. Step k of a group uses slot (seq + part + k) % nslots of every member, known to
+ * all without asking. Before a rank fills a slot again it waits until every reader of its
  * last use has consumed that use's ticket; who that was it keeps for itself (struct
  * hvi_shm_use). There is no other back pressure and no barrier per step.
  */
@@ -34,7 +35,6 @@ enum {
     HVI_SHM_STEP_BITS = 24,
     HVI_SHM_MASK_WORDS = HVI_SHM_MAX_RANKS / 64
 };
-#define HVI_SHM_MAX_STEPS ((INT64_C(1) << HVI_SHM_STEP_BITS) - 2)
 #define HVI_SHM_SMALL_BYTES                                                            \
     (64 *                                                                              \
      1024) /* of all members: everyone folds everything                           \
@@ -137,6 +137,7 @@ struct hvi_shm {
     struct hvi_spin spin;
     _Atomic int aborted; /* enum hvd_status; 0: no */
     uint64_t last_seq;
+    uint32_t last_part;
     bool ran; /* last_seq means something */
 
     /* the running group */
@@ -144,6 +145,7 @@ struct hvi_shm {
     struct hvi_facts facts;
     enum hvd_status (*progress)(struct hvi_shm *s, struct hvi_err *err);
     enum hvi_shm_phase phase;
+    int64_t first;  /* what its steps count from, in tickets */
     int64_t step;   /* pipeline iteration */
     int64_t nsteps; /* steps with data */
     int32_t seen;   /* members already found to be past what is waited for */
@@ -168,11 +170,11 @@ struct hvi_shm {
 
 static inline uint64_t hvi_shm_ticket(const struct hvi_shm *s, int64_t step)
 {
-    return s->g->seq << HVI_SHM_STEP_BITS | (uint64_t)(step + 1);
+    return s->g->seq << HVI_SHM_STEP_BITS | (uint64_t)(s->first + step + 1);
 }
 static inline int hvi_shm_slot(const struct hvi_shm *s, int64_t step)
 {
-    return (int)((s->g->seq + (uint64_t)step) % (uint64_t)s->nslots);
+    return (int)((s->g->seq + s->g->part + (uint64_t)step) % (uint64_t)s->nslots);
 }
 /** Line and staging memory of a member (index in the group) for a step. What a member
  * has filled is in its payload: the line itself when it is tiny, else its slot. */
@@ -217,6 +219,9 @@ bool hvi_shm_all_consumed(struct hvi_shm *s, int64_t step);
 /** The line of this slot says that all steps are filled; false: it is not free yet. */
 bool hvi_shm_fill_slot_to_end(struct hvi_shm *s, int slot, int64_t nsteps);
 bool hvi_shm_is_revoked(const struct hvi_shm *s, int32_t member);
+/** HVD_ELIMIT: the running group may not have so many. */
+enum hvd_status hvi_shm_check_steps(const struct hvi_shm *s, int64_t nsteps,
+                                    struct hvi_err *err);
 
 /* ---- shm_share.c: tensors that peers read where they lie */
 

@@ -8,12 +8,6 @@
 #include "worker/plane/cpu/shm.h"
 #include "worker/plane/reduce/reduce.h"
 
-static enum hvd_status too_many_steps(struct hvi_err *err)
-{
-    return hvi_fail(err, HVD_ELIMIT, "shm: more than %lld steps in one group",
-                    (long long)HVI_SHM_MAX_STEPS);
-}
-
 /* ---- broadcast: the root fills step after step, everyone else copies out */
 
 static void broadcast_fill(struct hvi_shm *s)
@@ -87,8 +81,8 @@ enum hvd_status hvi_shm_broadcast_start(struct hvi_shm *s, struct hvi_err *err)
         hvi_chunks_plan(&s->plan, s->g->pieces, s->g->npieces, s->facts.elem_size,
                         chunk / (int64_t)s->facts.elem_size, err);
 
-    if (rc == HVD_OK && s->plan.nchunks > HVI_SHM_MAX_STEPS)
-        rc = too_many_steps(err);
+    if (rc == HVD_OK)
+        rc = hvi_shm_check_steps(s, s->plan.nchunks, err);
     if (rc != HVD_OK)
         return rc;
     hvi_group_alloc_all(s->g, &s->facts);
@@ -185,9 +179,7 @@ static enum hvd_status exchange_place(struct hvi_shm *s, struct hvi_err *err)
 
         s->nsteps = n > s->nsteps ? n : s->nsteps;
     }
-    if (rc == HVD_OK && s->nsteps > HVI_SHM_MAX_STEPS)
-        rc = too_many_steps(err);
-    return rc;
+    return rc == HVD_OK ? hvi_shm_check_steps(s, s->nsteps, err) : rc;
 }
 
 /* Copy out what step k carries after the heads. */
@@ -267,9 +259,9 @@ enum hvd_status hvi_shm_gather_start(struct hvi_shm *s, struct hvi_err *err)
     if (s->g->kind == HVD_ALLREDUCE)
         hvi_group_alloc_all(s->g, &s->facts);
     rc = hvi_gather_begin(s->gather, s->g, &s->facts, err);
-    if (rc == HVD_OK &&
-        steps_of(s, s->gather->stream_bytes[s->g->me]) > HVI_SHM_MAX_STEPS)
-        rc = too_many_steps(err);
+    if (rc == HVD_OK)
+        rc =
+            hvi_shm_check_steps(s, steps_of(s, s->gather->stream_bytes[s->g->me]), err);
     s->gather->stream = s->stream;
     s->progress = exchange_progress;
     s->phase = HVI_SHM_HEAD_FILL;

@@ -338,14 +338,6 @@ static enum hvd_status start_alone(struct hvi_shm *s)
     return HVD_OK;
 }
 
-static enum hvd_status check_steps(int64_t nsteps, struct hvi_err *err)
-{
-    if (nsteps <= HVI_SHM_MAX_STEPS)
-        return HVD_OK;
-    return hvi_fail(err, HVD_ELIMIT, "shm: more than %lld steps in one group",
-                    (long long)HVI_SHM_MAX_STEPS);
-}
-
 enum hvd_status hvi_shm_allreduce_start(struct hvi_shm *s, struct hvi_err *err)
 {
     int64_t bytes = s->facts.total_bytes;
@@ -364,7 +356,7 @@ enum hvd_status hvi_shm_allreduce_start(struct hvi_shm *s, struct hvi_err *err)
                          hvi_shm_chunk_bytes(s, bytes) / (int64_t)s->facts.elem_size,
                          err);
     if (rc == HVD_OK)
-        rc = check_steps(s->plan.nchunks, err);
+        rc = hvi_shm_check_steps(s, s->plan.nchunks, err);
     s->progress = large_progress;
     s->phase = HVI_SHM_LARGE;
     s->filled = s->folded = s->copied = 0;
@@ -501,5 +493,5 @@ enum hvd_status hvi_shm_reducescatter_start(struct hvi_shm *s, struct hvi_err *e
     s->nsteps = (most + s->part_elems - 1) / s->part_elems;
     s->progress = scatter_progress;
     s->phase = HVI_SHM_FILL;
-    return check_steps(s->nsteps, err);
+    return hvi_shm_check_steps(s, s->nsteps, err);
 }

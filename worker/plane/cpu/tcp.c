@@ -35,7 +35,9 @@
 #define PLANE_MAGIC UINT64_C(0x68766474637031)
 enum {
     NEAR_SEND_BYTES = 128 * 1024,
-    STAGING_MAX_BYTES = 4 * 1024 * 1024 /* of one window's chunk of all ranks */
+    STAGING_MAX_BYTES = 4 * 1024 * 1024, /* of one window's chunk of all ranks */
+    STEP_MIN_US = 50,                    /* of a sleep that nobody ends */
+    STEP_MAX_US = 1000
 };
 #define CACHE_BYTES (8 * 1024 * 1024)
 
@@ -381,6 +383,18 @@ static void reset_peers(struct hvi_tcp *t)
     }
 }
 
+void hvi_tcp_feed(struct hvi_plane *p, int64_t elems)
+{
+    hvi_tcp_from_plane(p)->fed = elems;
+}
+
+int64_t hvi_tcp_done(struct hvi_plane *p)
+{
+    struct hvi_tcp *t = hvi_tcp_from_plane(p);
+
+    return t->kind->done == NULL ? 0 : t->kind->done(t);
+}
+
 static enum hvd_status tcp_start(struct hvi_plane *plane, const struct hvi_group *g,
                                  struct hvi_err *err)
 {
@@ -397,6 +411,7 @@ static enum hvd_status tcp_start(struct hvi_plane *plane, const struct hvi_group
     t->g = g;
     t->work_over = false;
     t->stream = t->facts.total_bytes > CACHE_BYTES;
+    t->fed = INT64_MAX;
     reset_peers(t);
     rc = start_kind(t, err);
     if (rc != HVD_OK) {
@@ -522,10 +537,8 @@ static void prepare_poll(struct hvi_tcp *t)
     t->npolls = n;
 }
 
-static int poll_once(struct hvi_tcp *t, int timeout_ms)
+static int note_found(struct hvi_tcp *t, int found)
 {
-    int found = poll(t->polls, t->npolls + 1, timeout_ms);
-
     for (nfds_t i = 0; found > 0 && i < t->npolls; i++) {
         struct hvi_tcp_peer *p = hvi_tcp_peer(t, t->polled[i]);
         short got = t->polls[i].revents;
@@ -538,23 +551,74 @@ static int poll_once(struct hvi_tcp *t, int timeout_ms)
     return found;
 }
 
+static int poll_once(struct hvi_tcp *t, int timeout_ms)
+{
+    return note_found(t, poll(t->polls, t->npolls + 1, timeout_ms));
+}
+
+/* A poll, and what else a wait may wait for. */
+struct waiting {
+    struct hvi_tcp *t;
+    bool (*also)(void *arg);
+    void *arg;
+};
+
 static bool anything(void *arg)
 {
-    return poll_once(arg, 0) != 0;
+    const struct waiting *w = arg;
+
+    return (w->also != NULL && w->also(w->arg)) || poll_once(w->t, 0) != 0;
+}
+
+static int poll_limit_ms(const struct hvi_tcp *t, int timeout_ms)
+{
+    if (t->limit_ms > 0 && (timeout_ms < 0 || timeout_ms > HVI_TCP_LOOK_MS))
+        return HVI_TCP_LOOK_MS;
+    return timeout_ms;
 }
 
 static bool tcp_wait(struct hvi_plane *plane, int timeout_ms)
 {
     struct hvi_tcp *t = hvi_tcp_from_plane(plane);
+    struct waiting w = {.t = t};
     int found;
 
     prepare_poll(t);
-    if (timeout_ms != 0 && hvi_spin(&t->spin, true, anything, t))
+    if (timeout_ms != 0 && hvi_spin(&t->spin, true, anything, &w))
         return false;
-    if (t->limit_ms > 0 && (timeout_ms < 0 || timeout_ms > HVI_TCP_LOOK_MS))
-        timeout_ms = HVI_TCP_LOOK_MS;
-    found = poll_once(t, timeout_ms);
+    found = poll_once(t, poll_limit_ms(t, timeout_ms));
     t->quiet = found == 0;
+    return found < 0 && errno == EINTR;
+}
+
+/* Sleeps in steps, each an eighth of the time waited so far. */
+bool hvi_tcp_wait_with(struct hvi_plane *p, int timeout_ms, bool (*also)(void *arg),
+                       void *arg)
+{
+    struct hvi_tcp *t = hvi_tcp_from_plane(p);
+    struct waiting w = {t, also, arg};
+    int64_t began_us = hvi_now_us();
+    int64_t limit_us;
+    int found = 0;
+
+    prepare_poll(t);
+    if (timeout_ms != 0 && hvi_spin(&t->spin, true, anything, &w))
+        return false;
+    timeout_ms = poll_limit_ms(t, timeout_ms);
+    limit_us = timeout_ms < 0 ? INT64_MAX : timeout_ms * INT64_C(1000);
+    while (found == 0 && !also(arg)) {
+        int64_t past_us = hvi_now_us() - began_us;
+        int64_t step_us = past_us / 8 < STEP_MIN_US   ? STEP_MIN_US
+                          : past_us / 8 > STEP_MAX_US ? STEP_MAX_US
+                                                      : past_us / 8;
+        struct timespec step = {0, (long)step_us * 1000};
+
+        if (past_us >= limit_us) {
+            t->quiet = true;
+            return false;
+        }
+        found = note_found(t, ppoll(t->polls, t->npolls + 1, &step, NULL));
+    }
     return found < 0 && errno == EINTR;
 }
 

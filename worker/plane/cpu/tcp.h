@@ -69,6 +69,8 @@ struct hvi_tcp_kind {
                                 int64_t size_bytes, struct hvi_err *err);
     /** The local part. HVD_OK: all of it is done; *moved is set when some was. */
     enum hvd_status (*work)(struct hvi_tcp *t, bool *moved, struct hvi_err *err);
+    /** Elements of the result that are there; NULL: not known before the end. */
+    int64_t (*done)(struct hvi_tcp *t);
 };
 
 /** One connection. */
@@ -122,7 +124,9 @@ struct hvi_tcp {
     bool stream;                     /* outputs do not fit the cache */
     bool work_over;                  /* the local part is done */
     int64_t part_elems;              /* elements of a reduced message at most */
+    int64_t fed;                     /* elements of the own input that are there */
     int64_t folded;                  /* chunks of the plan */
+    int64_t finished;                /* sliced: of which all slices are here */
     int32_t arrived[HVI_TCP_WINDOW]; /* inputs of chunk k, at k % window */
     int32_t heads_here;              /* exchange: others' heads that have come */
     bool placed; /* exchange: sizes are known, outputs have memory */

@@ -82,6 +82,14 @@ static struct hvi_tcp_msg broadcast_at(const struct hvi_tcp *t, int32_t m, int64
                                 .size_bytes = data_size(t->facts.total_bytes, i)};
 }
 
+static int64_t broadcast_done(struct hvi_tcp *t)
+{
+    int64_t chunks = t->g->me == t->g->root ? t->plan.nchunks
+                                            : hvi_tcp_peer(t, t->g->root)->received;
+
+    return chunks == t->plan.nchunks ? t->plan.total : chunks * t->plan.chunk_elems;
+}
+
 static void broadcast_list(const struct hvi_tcp *t, int64_t i, bool send,
                            struct hvi_tcp_list *l)
 {
@@ -142,6 +150,7 @@ static const struct hvi_tcp_kind broadcast_kind = {
     .send_list = broadcast_send_list,
     .recv_list = broadcast_recv_list,
     .work = broadcast_work,
+    .done = broadcast_done,
 };
 
 enum hvd_status hvi_tcp_broadcast_start(struct hvi_tcp *t, struct hvi_err *err)
@@ -324,6 +333,11 @@ static enum hvd_status exchange_work(struct hvi_tcp *t, bool *moved,
     return HVD_OK;
 }
 
+static int64_t exchange_done(struct hvi_tcp *t)
+{
+    return t->placed;
+}
+
 static const struct hvi_tcp_kind exchange_kind = {
     .send_count = exchange_sends,
     .recv_count = exchange_recvs,
@@ -333,6 +347,7 @@ static const struct hvi_tcp_kind exchange_kind = {
     .recv_list = exchange_recv_list,
     .received = exchange_received,
     .work = exchange_work,
+    .done = exchange_done,
 };
 
 static enum hvd_status make_heads(struct hvi_tcp *t, struct hvi_err *err)

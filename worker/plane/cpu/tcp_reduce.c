@@ -18,6 +18,9 @@
  * before its input of k are inputs below k and results up to k - WINDOW, all of which
  * can be sent now and are read by everyone; so all inputs of k arrive, and k is folded.
  *
+ * The own input may come bit by bit (hvi_tcp_feed): a chunk whose input is not all there
+ * is neither sent nor folded, those before it are.
+ *
  * In place is safe. whole: a chunk is folded when the own input of it is with the
  * kernel. sliced: the result of a slice comes from the rank that has our input of it.
  *
@@ -60,6 +63,13 @@ static enum hvd_status input_here(struct hvi_tcp *t, int32_t m, int64_t chunk,
 static bool all_here(const struct hvi_tcp *t, int64_t chunk)
 {
     return t->arrived[chunk % WINDOW] == t->g->nmembers - 1;
+}
+
+static bool is_fed(const struct hvi_tcp *t, int64_t chunk)
+{
+    struct hvi_span c = hvi_chunks_chunk(&t->plan, chunk);
+
+    return t->fed >= c.first + c.count;
 }
 
 /* Bytes that this rank sends as its input of so many elements. */
@@ -208,7 +218,7 @@ static struct hvi_tcp_msg whole_send_at(const struct hvi_tcp *t, int32_t m, int6
 {
     (void)m;
     return (struct hvi_tcp_msg){
-        .ready = true,
+        .ready = is_fed(t, i),
         .size_bytes = input_bytes(t, hvi_chunks_chunk(&t->plan, i).count)};
 }
 
@@ -243,6 +253,12 @@ static enum hvd_status whole_received(struct hvi_tcp *t, int32_t m, int64_t i,
                       hvi_chunks_chunk(&t->plan, i).count * t->facts.elem_size);
 }
 
+/* Elements of so many chunks. */
+static int64_t through(const struct hvi_tcp *t, int64_t chunks)
+{
+    return chunks == t->plan.nchunks ? t->plan.total : chunks * t->plan.chunk_elems;
+}
+
 static bool sent_to_all(const struct hvi_tcp *t, int64_t messages)
 {
     for (int32_t m = 0; m < t->g->nmembers; m++)
@@ -264,6 +280,11 @@ static enum hvd_status whole_work(struct hvi_tcp *t, bool *moved, struct hvi_err
     return HVD_OK;
 }
 
+static int64_t whole_done(struct hvi_tcp *t)
+{
+    return through(t, t->folded);
+}
+
 static const struct hvi_tcp_kind whole_kind = {
     .send_count = whole_count,
     .recv_count = whole_count,
@@ -273,6 +294,7 @@ static const struct hvi_tcp_kind whole_kind = {
     .recv_list = whole_recv_list,
     .received = whole_received,
     .work = whole_work,
+    .done = whole_done,
 };
 
 /* ---- allreduce, sliced */
@@ -280,18 +302,10 @@ static const struct hvi_tcp_kind whole_kind = {
 /* Message i of a connection: input or result, of which chunk. */
 static int64_t sliced_chunk(const struct hvi_tcp *t, int64_t i, bool *result)
 {
-    int64_t n = t->plan.nchunks;
-    int64_t head =
-        n < WINDOW ? n : WINDOW; /* inputs at the begin, results at the end */
+    struct hvi_turn turn = hvi_turn_at(t->plan.nchunks, WINDOW, i);
 
-    *result = false;
-    if (i < head)
-        return i;
-    i -= head;
-    *result = i >= 2 * (n - head) || i % 2 == 0;
-    if (i >= 2 * (n - head))
-        return n - head + (i - 2 * (n - head));
-    return *result ? i / 2 : head + i / 2;
+    *result = turn.back;
+    return turn.chunk;
 }
 
 /* Messages of a connection up to and with the result of a chunk. */
@@ -324,6 +338,7 @@ static struct hvi_tcp_msg sliced_send_at(const struct hvi_tcp *t, int32_t m, int
         msg.ready = chunk < t->folded;
         msg.size_bytes = slice(t, chunk, t->g->me).count * t->facts.elem_size;
     } else {
+        msg.ready = is_fed(t, chunk);
         msg.size_bytes = input_bytes(t, slice(t, chunk, m).count);
     }
     return msg;
@@ -384,7 +399,7 @@ static enum hvd_status sliced_work(struct hvi_tcp *t, bool *moved, struct hvi_er
     for (; t->folded < t->plan.nchunks; t->folded++) {
         int64_t old = t->folded - WINDOW; /* its result may lie in the own staging */
 
-        if (!all_here(t, t->folded) ||
+        if (!all_here(t, t->folded) || !is_fed(t, t->folded) ||
             (old >= 0 && !sent_to_all(t, sliced_through(t, old))))
             return HVD_INPROGRESS;
         fold_span(t, t->folded, slice(t, t->folded, t->g->me));
@@ -392,6 +407,22 @@ static enum hvd_status sliced_work(struct hvi_tcp *t, bool *moved, struct hvi_er
         *moved = true;
     }
     return HVD_OK;
+}
+
+static bool received_from_all(const struct hvi_tcp *t, int64_t messages)
+{
+    for (int32_t m = 0; m < t->g->nmembers; m++)
+        if (m != t->g->me && hvi_tcp_peer(t, m)->received < messages)
+            return false;
+    return true;
+}
+
+static int64_t sliced_done(struct hvi_tcp *t)
+{
+    while (t->finished < t->folded &&
+           received_from_all(t, sliced_through(t, t->finished)))
+        t->finished++;
+    return through(t, t->finished);
 }
 
 static const struct hvi_tcp_kind sliced_kind = {
@@ -403,36 +434,52 @@ static const struct hvi_tcp_kind sliced_kind = {
     .recv_list = sliced_recv_list,
     .received = sliced_received,
     .work = sliced_work,
+    .done = sliced_done,
 };
 
 /* ---- allreduce */
 
 static void begin_folding(struct hvi_tcp *t)
 {
-    t->folded = 0;
+    t->folded = t->finished = 0;
     memset(t->arrived, 0, sizeof(t->arrived));
 }
 
-/* Elements of a slice: several chunks when there is that much. */
-static int64_t choose_part(const struct hvi_tcp *t, bool whole)
+static bool goes_whole(const struct hvi_tcp *t, int32_t nmembers, int64_t total_bytes)
 {
-    int64_t es = t->facts.elem_size;
-    int64_t most = t->part_bytes;
-    int64_t part = t->facts.total_bytes / t->g->nmembers / WINDOW / 64 * 64;
+    return nmembers <= 2 || total_bytes <= t->small_bytes;
+}
 
-    if (whole)
-        return most / es;
+/* Bytes of a slice: several chunks when there is that much. */
+static int64_t choose_part(const struct hvi_tcp *t, int32_t nmembers,
+                           int64_t total_bytes)
+{
+    int64_t most = t->part_bytes;
+    int64_t part = total_bytes / nmembers / WINDOW / 64 * 64;
+
+    if (goes_whole(t, nmembers, total_bytes))
+        return most;
     part = part < HVI_TCP_PART_MIN_BYTES ? HVI_TCP_PART_MIN_BYTES : part;
-    return (part < most ? part : most) / es;
+    return part < most ? part : most;
+}
+
+/* The result of a chunk goes out after the inputs of the WINDOW - 1 chunks behind it. */
+int64_t hvi_tcp_cut_bytes(struct hvi_plane *p, int32_t nmembers, int64_t total_bytes)
+{
+    const struct hvi_tcp *t = hvi_tcp_from_plane(p);
+    int64_t part = choose_part(t, nmembers, total_bytes);
+
+    return goes_whole(t, nmembers, total_bytes) ? part : part * nmembers * WINDOW;
 }
 
 enum hvd_status hvi_tcp_allreduce_start(struct hvi_tcp *t, struct hvi_err *err)
 {
     int32_t n = t->g->nmembers;
-    bool whole = n <= 2 || t->facts.total_bytes <= t->small_bytes;
+    bool whole = goes_whole(t, n, t->facts.total_bytes);
     enum hvd_status rc;
 
-    t->part_elems = choose_part(t, whole);
+    t->part_elems =
+        choose_part(t, n, t->facts.total_bytes) / (int64_t)t->facts.elem_size;
     rc = hvi_chunks_plan(&t->plan, t->g->pieces, t->g->npieces, t->facts.elem_size,
                          whole ? t->part_elems : t->part_elems * n, err);
     if (rc == HVD_OK && t->plan.nchunks > UINT32_MAX / 2)

@@ -192,6 +192,27 @@ bool hvi_runs_next(struct hvi_runs *it, struct hvi_run *out)
     return true;
 }
 
+struct hvi_turn hvi_turn_at(int64_t nchunks, int64_t window, int64_t i)
+{
+    int64_t head = min_i64(nchunks, window);
+    int64_t pairs = nchunks - head;
+
+    if (i < head)
+        return (struct hvi_turn){i, false};
+    i -= head;
+    if (i >= 2 * pairs)
+        return (struct hvi_turn){i - pairs, true};
+    return i % 2 == 0 ? (struct hvi_turn){i / 2, true}
+                      : (struct hvi_turn){head + i / 2, false};
+}
+
+int64_t hvi_turns_out(int64_t nchunks, int64_t window, int64_t i)
+{
+    int64_t head = min_i64(nchunks, window);
+
+    return i <= head ? i : min_i64(nchunks, head + (i - head) / 2);
+}
+
 struct hvi_span hvi_rows_split(int64_t dim0, int32_t nmembers, int32_t member)
 {
     HVI_ASSERT(dim0 >= 0 && nmembers > 0 && member >= 0 && member < nmembers);

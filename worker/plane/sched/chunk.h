@@ -102,6 +102,19 @@ void hvi_runs_begin(struct hvi_runs *it, const struct hvi_chunks *c, int64_t a,
 /** false: nothing left (*out is untouched). */
 bool hvi_runs_next(struct hvi_runs *it, struct hvi_run *out);
 
+/**
+ * Steps that go there and back, in one order known to all: chunk k comes back only after
+ * `window` chunks went out (fewer at the end), so what is under way is bounded. There are
+ * 2 * nchunks of them: out 0 .. window - 1, back 0, out window, back 1, ...
+ */
+struct hvi_turn {
+    int64_t chunk;
+    bool back;
+};
+struct hvi_turn hvi_turn_at(int64_t nchunks, int64_t window, int64_t i);
+/** Chunks that went out in the first i of these steps. */
+int64_t hvi_turns_out(int64_t nchunks, int64_t window, int64_t i);
+
 /** reducescatter: the rows that `member` keeps of dim0 rows; the first dim0 % nmembers
  *  members get one more. */
 struct hvi_span hvi_rows_split(int64_t dim0, int32_t nmembers, int32_t member);
