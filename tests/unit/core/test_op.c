@@ -83,3 +83,28 @@ Test(op, many_handles_keep_their_identity, .timeout = 20)
         hvi_op_unref(ops[i]);
     }
 }
+
+Test(op, counts_the_first_handles_that_are_done, .timeout = 10)
+{
+    struct hvi_op *op[3];
+    hvd_handle handle[4];
+
+    for (int i = 0; i < 3; i++) {
+        op[i] = hvi_op_new(0);
+        cr_assert_eq(hvi_handle_add(op[i]), HVD_OK);
+        handle[i] = op[i]->handle;
+    }
+    handle[3] = 0;
+    cr_assert_eq(hvi_handles_done(handle, 3), 0);
+    hvi_op_complete(op[0], HVD_OK, NULL);
+    hvi_op_complete(op[2], HVD_OK, NULL);
+    cr_assert_eq(hvi_handles_done(handle, 3), 1, "the second is in progress");
+    cr_assert_eq(hvi_handles_done(handle + 2, 2), 1, "0 is no handle");
+    hvi_op_complete(op[1], HVD_EPEER, "rank 1 was lost");
+    cr_assert_eq(hvi_handles_done(handle, 3), 1, "a failure is told by a wait for it");
+    for (int i = 0; i < 3; i++) {
+        hvi_handle_drop(handle[i]);
+        hvi_op_unref(op[i]);
+    }
+    cr_assert_eq(hvi_handles_done(handle, 3), 0, "released");
+}
