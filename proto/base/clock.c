@@ -21,6 +21,14 @@ int64_t hvi_now_ms(void)
     return hvi_now_ns() / 1000000;
 }
 
+int64_t hvi_now_coarse_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
 int hvi_ms_left(int64_t deadline_ms)
 {
     int64_t left;

@@ -7,6 +7,8 @@
 int64_t hvi_now_ns(void);
 int64_t hvi_now_us(void);
 int64_t hvi_now_ms(void);
+/** The same clock at its last tick, some milliseconds ago at most; cheaper. */
+int64_t hvi_now_coarse_ms(void);
 
 /** Milliseconds left until deadline_ms, 0 when passed; -1 (for ever) when deadline < 0:
  *  what poll() wants. */

@@ -19,6 +19,7 @@ struct hvi_request *hvi_request_new(const char *name, uint32_t ntensors)
 
     if (r == NULL)
         return NULL;
+    atomic_init(&r->refs, 1);
     r->ntensors = ntensors;
     r->prescale = 1.0;
     r->postscale = 1.0;
@@ -28,9 +29,16 @@ struct hvi_request *hvi_request_new(const char *name, uint32_t ntensors)
     return r;
 }
 
+struct hvi_request *hvi_request_ref(struct hvi_request *r)
+{
+    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+    return r;
+}
+
 void hvi_request_free(struct hvi_request *r)
 {
-    free(r);
+    if (r != NULL && atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) == 1)
+        free(r);
 }
 
 struct hvi_request *hvi_request_clone(const struct hvi_request *r)
@@ -44,6 +52,7 @@ struct hvi_request *hvi_request_clone(const struct hvi_request *r)
     name = copy->name;
     shapes = copy->shapes;
     *copy = *r;
+    atomic_init(&copy->refs, 1);
     copy->name = name;
     copy->shapes = shapes;
     if (r->ntensors > 0)
@@ -108,12 +117,11 @@ static bool same_shape(const struct hvi_shape *a, const struct hvi_shape *b)
            memcmp(a->dims, b->dims, a->ndim * sizeof a->dims[0]) == 0;
 }
 
-bool hvi_request_same(const struct hvi_request *a, const struct hvi_request *b)
+static bool same_fields(const struct hvi_request *a, const struct hvi_request *b)
 {
-    if (a->signature != b->signature || a->kind != b->kind ||
-        a->reduce_op != b->reduce_op || a->pset != b->pset || a->device != b->device ||
-        a->root != b->root || a->grouped != b->grouped || a->ntensors != b->ntensors ||
-        !same_double(a->prescale, b->prescale) ||
+    if (a->kind != b->kind || a->reduce_op != b->reduce_op || a->pset != b->pset ||
+        a->device != b->device || a->root != b->root || a->grouped != b->grouped ||
+        a->ntensors != b->ntensors || !same_double(a->prescale, b->prescale) ||
         !same_double(a->postscale, b->postscale))
         return false;
     for (uint32_t i = 0; i < a->ntensors; i++)
@@ -121,6 +129,17 @@ bool hvi_request_same(const struct hvi_request *a, const struct hvi_request *b)
             !same_shape(&a->shapes[i], &b->shapes[i]))
             return false;
     return true;
+}
+
+bool hvi_request_same(const struct hvi_request *a, const struct hvi_request *b)
+{
+    return a->signature == b->signature && same_fields(a, b);
+}
+
+bool hvi_request_equal(const struct hvi_request *a, const struct hvi_request *b)
+{
+    return a->priority == b->priority && a->instance == b->instance &&
+           same_fields(a, b);
 }
 
 /* ---- the first difference, in words */

@@ -5,6 +5,7 @@
 #ifndef HVI_MSG_REQUEST_H
 #define HVI_MSG_REQUEST_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,6 +20,7 @@ struct hvi_shape {
 };
 
 struct hvi_request {
+    _Atomic uint32_t refs;
     uint32_t kind, reduce_op, pset, device;
     int32_t root, priority;
     double prescale, postscale; /* never 0: 1.0 when unset */
@@ -31,8 +33,11 @@ struct hvi_request {
         signature; /* XXH3 of all but name, priority, instance; hvi_request_seal() */
 };
 
-/** Allocates shapes (zeroed) and copies name. NULL: out of memory. */
+/** Allocates shapes (zeroed) and copies name; one reference. NULL: out of memory. */
 struct hvi_request *hvi_request_new(const char *name, uint32_t ntensors);
+/** A reference more, to a request that nobody changes any more. Any thread. */
+struct hvi_request *hvi_request_ref(struct hvi_request *r);
+/** Drops a reference. */
 void hvi_request_free(struct hvi_request *r); /* NULL allowed */
 struct hvi_request *hvi_request_clone(const struct hvi_request *r);
 /** Computes the signature; call after the last change. */
@@ -41,6 +46,9 @@ void hvi_request_seal(struct hvi_request *r);
 /** true when both would run as one operation (signature and all fields but name equal).
  */
 bool hvi_request_same(const struct hvi_request *a, const struct hvi_request *b);
+/** The same for requests of one name that need not be sealed, and nothing else differs:
+ *  one may stand for the other. */
+bool hvi_request_equal(const struct hvi_request *a, const struct hvi_request *b);
 /** Words the first difference for people: "shape [2, 3] on rank 0, [2, 4] on rank 1".
  *  rank_a, rank_b are global ranks. "" when the same. Fields in order: kind, op, dtype,
  *  number of tensors, shape, root, scales, device, grouping, process set. */

@@ -65,7 +65,7 @@ struct hvi_board {
     _Alignas(64) _Atomic uint64_t published; /* publications ever; writers: ranks */
     /* under the lock: */
     _Alignas(64) uint64_t drained;
-    _Atomic uint32_t backlog; /* ready ids that wait for readers; read without lock */
+    _Atomic uint32_t backlog; /* 1: ready ids wait for readers; read without lock */
     uint64_t ready_bytes;
     struct hvi_board_mask owed; /* sealed outside a poll: to be woken by the next one */
     struct hvi_board_mask joined, left;
@@ -138,22 +138,13 @@ static void mask_clear(struct hvi_board_mask *m, int r)
     m->w[r / 64] &= ~((uint64_t)1 << (r % 64));
 }
 
-static bool mask_any(const struct hvi_board_mask *m)
-{
-    uint64_t any = 0;
-
-    for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
-        any |= m->w[i];
-    return any != 0;
-}
-
 /* Every member is in `arrived`, or has joined. */
 static bool complete(const struct hvi_board *b, const struct id_state *s)
 {
     for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
         if ((s->meta.members.w[i] & ~(s->arrived.w[i] | b->joined.w[i])) != 0)
             return false;
-    return mask_any(&s->arrived);
+    return hvi_board_mask_any(&s->arrived);
 }
 
 static bool touches(const struct hvi_board_mask *a, const struct hvi_board_mask *c)
@@ -187,7 +178,7 @@ static void arrive(struct hvi_board *b, int r, uint32_t id, uint32_t generation)
         settle(b); /* what was complete before does not know of it */
         hvi_board_mask_set(&b->joined, r);
         for (uint32_t i = 0; i < HVI_BOARD_MAX_IDS; i++)
-            if (mask_any(&b->ids[i].arrived))
+            if (hvi_board_mask_any(&b->ids[i].arrived))
                 consider(b, i);
         return;
     }
@@ -348,6 +339,15 @@ static bool may_grow(const struct hvi_board *b)
     return b->ready_bytes < b->fusion_bytes && b->nready < HVI_BOARD_GROUP_MAX_IDS;
 }
 
+/* Only a change is written: others read it all the time. */
+static void set_backlog(struct hvi_board *b)
+{
+    uint32_t now = b->nready > 0;
+
+    if (atomic_load_explicit(&b->backlog, memory_order_relaxed) != now)
+        atomic_store(&b->backlog, now);
+}
+
 /* awaited: the members whose reading is waited for, empty when nothing waits for that. */
 static bool seal(struct hvi_board *b, bool all, struct hvi_board_mask *wake,
                  struct hvi_board_mask *awaited)
@@ -358,9 +358,13 @@ static bool seal(struct hvi_board *b, bool all, struct hvi_board_mask *wake,
     bool sorted = b->nready < 2;
 
     memset(awaited, 0, sizeof *awaited);
-    atomic_store(&b->backlog, b->nready); /* before the cursors are looked at */
+    set_backlog(b); /* before the cursors are looked at */
     if (b->nready == 0)
         return false;
+    if (!all && may_grow(b) && lags(b, &b->ids[b->ready[0]].meta.members)) {
+        *awaited = b->ids[b->ready[0]].meta.members;
+        return false;
+    }
     room = log_room(b);
     while (b->nready > 0 && room >= 3 + 2 * HVI_BOARD_GROUP_MAX_IDS) {
         const struct hvi_board_mask *members = &b->ids[b->ready[0]].meta.members;
@@ -380,8 +384,9 @@ static bool seal(struct hvi_board *b, bool all, struct hvi_board_mask *wake,
         room -= 3 + 2 * (uint64_t)n;
         any = true;
     }
-    atomic_store(&b->backlog, b->nready);
-    if (b->nready > 0 && !mask_any(awaited)) /* readers that lag must move on */
+    set_backlog(b);
+    if (b->nready > 0 &&
+        !hvi_board_mask_any(awaited)) /* readers that lag must move on */
         for (int r = 0; r < b->nlocal; r++)
             hvi_board_mask_set(wake, r);
     return any;
@@ -405,14 +410,14 @@ bool hvi_board_poll(struct hvi_board *b, struct hvi_board_mask *wake)
         if (!lock_try(b))
             return any;
         drain(b);
-        any |= seal(b, false, wake, &awaited) || mask_any(&b->owed);
+        any |= seal(b, false, wake, &awaited) || hvi_board_mask_any(&b->owed);
         for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
             wake->w[i] |= b->owed.w[i];
         memset(&b->owed, 0, sizeof b->owed);
         uint64_t drained = b->drained;
         unlock(b);
         if (atomic_load(&b->published) == drained &&
-            (!mask_any(&awaited) || lags(b, &awaited)))
+            (!hvi_board_mask_any(&awaited) || lags(b, &awaited)))
             return any;
     } while (1);
 }

@@ -36,6 +36,15 @@ static inline bool hvi_board_mask_has(const struct hvi_board_mask *m, int r)
     return (m->w[r / 64] >> (r % 64) & 1) != 0;
 }
 
+static inline bool hvi_board_mask_any(const struct hvi_board_mask *m)
+{
+    uint64_t any = 0;
+
+    for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
+        any |= m->w[i];
+    return any != 0;
+}
+
 /** What the sealer must know of an id. Equal on every rank that defines it. */
 struct hvi_board_meta {
     struct hvi_board_mask members; /* local ranks of the process set */

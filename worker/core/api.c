@@ -644,10 +644,16 @@ enum hvd_status hvd_wait_all(const hvd_handle *handles, int32_t count,
 
     if (count < 0 || (count > 0 && handles == NULL))
         return hvi_fail(&last, HVD_EINVAL, "handles is NULL or count negative");
+    if (mode != HVD_WAIT_DONE && mode != HVD_WAIT_ENQUEUED)
+        return hvi_fail(&last, HVD_EINVAL, "wait mode %d is unknown", (int)mode);
     for (int32_t i = 0; i < count; i++) {
         int64_t left = deadline < 0 ? -1 : hvi_ms_left(deadline);
-        enum hvd_status rc = hvd_wait(handles[i], mode, left);
+        enum hvd_status rc;
 
+        i += atomic_load(&g.forked) ? 0 : hvi_handles_done(handles + i, count - i);
+        if (i == count)
+            break;
+        rc = hvd_wait(handles[i], mode, left);
         if (rc == HVD_INPROGRESS)
             rc = hvi_fail(&last, HVD_ETIMEDOUT, "timed out");
         if (rc == HVD_ETIMEDOUT || rc == HVD_EINTR)

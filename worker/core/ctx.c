@@ -24,6 +24,7 @@ struct hvi_ctx *hvi_ctx_new(void)
     pthread_cond_init(&c->device_cond, NULL);
     c->join_device = -1;
     hvi_list_init(&c->lanes);
+    hvi_list_init(&c->inflight);
     hvi_list_init(&c->runs);
     c->by_id = calloc(HVI_BOARD_MAX_IDS, sizeof(struct hvi_known *));
     if (c->by_id == NULL) {

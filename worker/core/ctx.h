@@ -38,6 +38,8 @@
 #define HVI_UNNAMED_LANES                                                              \
     64 /* unnamed operations of a class in flight with an id each */
 
+#define HVI_FLIGHT_CHAINS 2048
+
 enum hvi_mode { HVI_MODE_UNSET = 0, HVI_MODE_SOLO, HVI_MODE_SHM, HVI_MODE_TCP };
 
 struct hvi_pset {
@@ -54,6 +56,7 @@ struct hvi_known {
     struct hvi_request *req;
     uint32_t id, generation;
     struct hvi_entry *entry; /* this rank's operation published under it, or NULL */
+    uint32_t follower;       /* id of what was submitted after it the last time */
 };
 
 enum hvi_entry_state {
@@ -66,14 +69,17 @@ enum hvi_entry_state {
 
 /** One unit of negotiation of this rank: one op or a whole user group. */
 struct hvi_entry {
-    UT_hash_handle hh; /* in ctx->inflight by key, from ANNOUNCED on */
-    char *key;         /* it and ops lie behind the struct */
-    struct hvi_request *req;
+    struct hvi_entry *next_flight; /* in its chain of ctx->flights, from ANNOUNCED on */
+    char *key;                     /* it and ops lie behind the struct */
+    unsigned key_chars, key_hash;
+    struct hvi_request *req; /* one reference */
     struct hvi_pset *pset;
-    struct hvi_op **ops; /* [req->ntensors], one reference each */
+    struct hvi_op **ops; /* [nops], one reference each */
+    uint32_t nops;       /* req->ntensors */
+    bool in_op;          /* the struct lies behind its only operation */
     enum hvi_entry_state state;
     uint32_t id, generation;
-    struct hvi_link link; /* in ctx->lanes */
+    struct hvi_link link; /* in ctx->lanes or ctx->inflight */
     int64_t since_ms;     /* when it was submitted */
     int64_t stall_next_ms;
     int64_t submit_us, sealed_us; /* timeline */
@@ -104,6 +110,7 @@ struct hvi_run {
 struct hvi_exec {
     struct hvi_run *run; /* NULL: none */
     int stage;           /* sub-group of one dtype being run */
+    uint32_t dtypes;     /* bits: those the run has */
     bool started;
     uint32_t dtype;
     struct hvi_group group;
@@ -168,13 +175,15 @@ struct hvi_ctx {
     bool closing;        /* hvd_shutdown has begun */
     _Atomic int failed;  /* enum hvd_status of the epoch's end, 0 while it lasts */
     char failed_text[HVD_ERROR_TEXT_MAX];
-    _Atomic int want_exec; /* threads in hvd_wait that would run groups themselves */
-    _Atomic int parked;    /* the engine thread sleeps on cond */
-    _Atomic int idle;      /* the engine thread holds exec with nothing to run */
-    struct hvi_entry *inflight;
-    _Atomic uint32_t ninflight;  /* changed under the lock */
-    struct hvi_known *known;     /* by key */
-    struct hvi_known **by_id;    /* [HVI_BOARD_MAX_IDS] */
+    _Atomic int want_exec;    /* threads in hvd_wait that would run groups themselves */
+    _Atomic int parked;       /* the engine thread sleeps on cond */
+    _Atomic int idle;         /* the engine thread holds exec with nothing to run */
+    struct hvi_link inflight; /* entries from ANNOUNCED on, oldest first ... */
+    struct hvi_entry *flights[HVI_FLIGHT_CHAINS]; /* ... and by key */
+    _Atomic uint32_t ninflight;                   /* changed under the lock */
+    struct hvi_known *known;                      /* by key */
+    struct hvi_known **by_id;                     /* [HVI_BOARD_MAX_IDS] */
+    struct hvi_known *last_known;                 /* the last submission's, or NULL */
     struct hvi_link lanes;       /* entries in state LANE, oldest first */
     struct hvi_link runs;        /* resolved groups, in order */
     _Atomic int nruns;           /* their number; read without the lock */
@@ -218,6 +227,9 @@ enum hvd_status hvi_submit_join(struct hvi_ctx *c, int32_t device_id, hvd_handle
                                 struct hvi_err *err);
 
 /* ---- negotiate.c: all under ctx->lock unless said */
+/** A reference to the request of the name that e has, if it equals `wanted`; or NULL. */
+struct hvi_request *hvi_negotiate_known(struct hvi_ctx *c, const struct hvi_entry *e,
+                                        const struct hvi_request *wanted);
 /** Hand over a new entry. On failure it stays the caller's. */
 enum hvd_status hvi_negotiate_submit(struct hvi_ctx *c, struct hvi_entry *e,
                                      struct hvi_err *err);

@@ -288,7 +288,6 @@ static void fail_everything(struct hvi_ctx *c)
     struct hvi_link *it;
     struct hvi_link *tmp;
     struct hvi_entry *e;
-    struct hvi_entry *next;
     struct hvi_op *join;
 
     /* before any of them completes: peers may be reading their tensors (plane.h) */
@@ -312,8 +311,9 @@ static void fail_everything(struct hvi_ctx *c)
         hvi_negotiate_remove(c, HVI_CONTAINER(it, struct hvi_entry, link));
         hvi_list_append(&list, it);
     }
-    HASH_ITER(hh, c->inflight, e, next)
+    HVI_LIST_EACH(&c->inflight, it, tmp)
     {
+        e = HVI_CONTAINER(it, struct hvi_entry, link);
         hvi_negotiate_remove(c, e);
         c->stats.ops_failed += e->req->ntensors;
         hvi_list_append(&list, &e->link);
@@ -403,17 +403,14 @@ static enum step run_progress(struct hvi_ctx *c)
     enum hvd_status rc;
 
     if (!x->started) {
-        while (x->stage < HVD_DTYPE_COUNT) {
-            if (!build_group(x)) {
-                hvi_ctx_fail(c, HVD_ENOMEM, "no memory to run a collective");
-                return STEP_MOVED;
-            }
-            if (x->group.npieces > 0)
-                break;
+        while (x->stage < HVD_DTYPE_COUNT && (x->dtypes >> x->stage & 1) == 0)
             x->stage++;
-        }
         if (x->stage == HVD_DTYPE_COUNT) {
             finish_run(c, HVD_OK, NULL);
+            return STEP_MOVED;
+        }
+        if (!build_group(x)) {
+            hvi_ctx_fail(c, HVD_ENOMEM, "no memory to run a collective");
             return STEP_MOVED;
         }
         hvi_failpoint("collective");
@@ -458,6 +455,19 @@ static bool held(const struct hvi_ctx *c)
     return c->mode == HVI_MODE_SHM && hvi_gpu_holds(c);
 }
 
+static uint32_t dtypes_of(const struct hvi_run *run)
+{
+    uint32_t found = 0;
+
+    for (uint32_t i = 0; i < run->nitems; i++) {
+        const struct hvi_request *r = run->items[i].req;
+
+        for (uint32_t t = 0; r != NULL && t < r->ntensors; t++)
+            found |= 1u << r->shapes[t].dtype;
+    }
+    return found;
+}
+
 static bool take_run(struct hvi_ctx *c)
 {
     if (held(c))
@@ -473,6 +483,7 @@ static bool take_run(struct hvi_ctx *c)
     pthread_mutex_unlock(&c->lock);
     if (c->x.run == NULL)
         return false;
+    c->x.dtypes = dtypes_of(c->x.run);
     hvi_timeline_begin(c, c->x.run);
     return true;
 }

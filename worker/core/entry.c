@@ -10,10 +10,13 @@ void hvi_entry_free(struct hvi_entry *e)
 {
     if (e == NULL)
         return;
-    if (e->req != NULL)
-        for (uint32_t i = 0; i < e->req->ntensors; i++)
-            hvi_op_unref(e->ops[i]);
     hvi_request_free(e->req);
+    if (e->in_op) {
+        hvi_op_unref(e->ops[0]); /* and with it, one day, e */
+        return;
+    }
+    for (uint32_t i = 0; i < e->nops; i++)
+        hvi_op_unref(e->ops[i]);
     free(e);
 }
 
@@ -21,11 +24,10 @@ void hvi_entry_finish(struct hvi_entry *e, enum hvd_status status, const char *t
 {
     char full[HVD_ERROR_TEXT_MAX];
 
-    full[0] = '\0';
     if (status != HVD_OK)
         snprintf(full, sizeof full, "%s '%.200s': %.700s", hvi_kind_name(e->req->kind),
                  e->req->name, text != NULL ? text : hvi_status_text(status));
-    for (uint32_t i = 0; i < e->req->ntensors; i++) {
+    for (uint32_t i = 0; i < e->nops; i++) {
         struct hvi_op *op = e->ops[i];
 
         if (status == HVD_OK && op->late != HVD_OK)

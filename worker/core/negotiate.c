@@ -25,6 +25,9 @@
 #include "worker/core/timeline.h"
 
 #define ANNOUNCE_MAX_REQUESTS 256
+/* A look-up walks a chain, a cache miss a link: the default lets chains grow to ten. */
+#undef HASH_BKT_CAPACITY_THRESH
+#define HASH_BKT_CAPACITY_THRESH 2U
 #define ANNOUNCE_MAX_BYTES (256 * 1024) /* estimate; a frame holds 1 MiB */
 
 /* ---- known names ---------------------------------------------------------------- */
@@ -40,9 +43,12 @@ static void known_free(struct hvi_known *k)
 
 static void known_remove(struct hvi_ctx *c, struct hvi_known *k)
 {
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it does not follow the table */
     HASH_DEL(c->known, k);
     if (c->by_id[k->id] == k)
         c->by_id[k->id] = NULL;
+    if (c->last_known == k)
+        c->last_known = NULL;
     known_free(k);
 }
 
@@ -54,12 +60,100 @@ static struct hvi_known *known_find(struct hvi_ctx *c, const char *key)
     return k;
 }
 
+static bool is_key(const struct hvi_known *k, const struct hvi_entry *e)
+{
+    return k->hh.hashv == e->key_hash && k->hh.keylen == e->key_chars &&
+           memcmp(k->key, e->key, e->key_chars) == 0;
+}
+
+/* Programs submit in much the same order again and again: the next one is looked for
+ * behind the last, and on its way into the cache meanwhile. */
+static void expect_next(struct hvi_ctx *c, struct hvi_known *k)
+{
+    const struct hvi_known *next;
+
+    if (c->last_known != NULL)
+        c->last_known->follower = k->id;
+    c->last_known = k;
+    next = c->by_id[k->follower];
+    if (next != NULL) {
+        __builtin_prefetch(next->key);
+        __builtin_prefetch(next->req->shapes);
+    }
+    next = next != NULL ? c->by_id[next->follower] : NULL;
+    __builtin_prefetch(next);
+    __builtin_prefetch((const char *)next + 64);
+}
+
+static struct hvi_known *known_of(struct hvi_ctx *c, const struct hvi_entry *e)
+{
+    struct hvi_known *k = c->last_known;
+
+    if (k != NULL && is_key(k, e))
+        return k;
+    k = k != NULL ? c->by_id[k->follower] : NULL;
+    if (k != NULL && is_key(k, e))
+        return k;
+    HASH_FIND_BYHASHVALUE(hh, c->known, e->key, e->key_chars, e->key_hash, k);
+    return k;
+}
+
+struct hvi_request *hvi_negotiate_known(struct hvi_ctx *c, const struct hvi_entry *e,
+                                        const struct hvi_request *wanted)
+{
+    struct hvi_known *k = known_of(c, e);
+
+    if (k == NULL)
+        return NULL;
+    expect_next(c, k);
+    return hvi_request_equal(k->req, wanted) ? hvi_request_ref(k->req) : NULL;
+}
+
+static struct hvi_entry **chain_of(struct hvi_ctx *c, unsigned hash)
+{
+    return &c->flights[hash % HVI_FLIGHT_CHAINS];
+}
+
+/* The entry in flight under a key. */
+static struct hvi_entry *find_flight(struct hvi_ctx *c, const char *key, unsigned chars,
+                                     unsigned hash)
+{
+    struct hvi_entry *e = *chain_of(c, hash);
+
+    while (e != NULL && (e->key_hash != hash || e->key_chars != chars ||
+                         memcmp(e->key, key, chars) != 0))
+        e = e->next_flight;
+    return e;
+}
+
 static struct hvi_entry *entry_find(struct hvi_ctx *c, const char *key)
 {
-    struct hvi_entry *e;
+    unsigned chars = (unsigned)strlen(key);
+    unsigned hash;
 
-    HASH_FIND_STR(c->inflight, key, e);
-    return e;
+    HASH_VALUE(key, chars, hash);
+    return find_flight(c, key, chars, hash);
+}
+
+static void flight_add(struct hvi_ctx *c, struct hvi_entry *e)
+{
+    struct hvi_entry **chain = chain_of(c, e->key_hash);
+
+    e->next_flight = *chain;
+    *chain = e;
+    hvi_list_append(&c->inflight, &e->link);
+    c->ninflight++;
+}
+
+static void flight_remove(struct hvi_ctx *c, struct hvi_entry *e)
+{
+    struct hvi_entry **at = chain_of(c, e->key_hash);
+
+    while (*at != e)
+        at = &(*at)->next_flight;
+    *at = e->next_flight;
+    hvi_list_remove(&e->link);
+    c->ninflight--;
 }
 
 /* ---- submitting ----------------------------------------------------------------- */
@@ -103,7 +197,8 @@ void hvi_negotiate_poll(struct hvi_ctx *c)
     struct hvi_board_mask wake;
 
     hvi_board_poll(c->board, &wake);
-    hvi_bell_ring_mask(c->bells, wake.w);
+    if (hvi_board_mask_any(&wake))
+        hvi_bell_ring_mask(c->bells, wake.w);
 }
 
 static enum hvd_status publish(struct hvi_ctx *c, struct hvi_entry *e,
@@ -149,25 +244,20 @@ static enum hvd_status run_solo(struct hvi_ctx *c, struct hvi_entry *e)
 /* Its key is free: put it in flight. */
 static enum hvd_status start(struct hvi_ctx *c, struct hvi_entry *e)
 {
-    struct hvi_known *k = known_find(c, e->key);
+    struct hvi_known *k = known_of(c, e);
     enum hvd_status rc;
 
-    HASH_ADD_KEYPTR(hh, c->inflight, e->key, strlen(e->key), e);
-    if (!hvi_hash_added(e))
-        return HVD_ENOMEM;
-    c->ninflight++;
+    flight_add(c, e);
     if (c->mode == HVI_MODE_SOLO) {
         rc = run_solo(c, e);
-    } else if (k != NULL && hvi_request_same(k->req, e->req)) {
+    } else if (k != NULL && (k->req == e->req || hvi_request_same(k->req, e->req))) {
         rc = publish(c, e, k);
         c->stats.cache_hits++;
     } else {
         rc = announce(c, e);
     }
-    if (rc != HVD_OK) {
-        HASH_DEL(c->inflight, e);
-        c->ninflight--;
-    }
+    if (rc != HVD_OK)
+        flight_remove(c, e);
     return rc;
 }
 
@@ -198,7 +288,7 @@ enum hvd_status hvi_negotiate_submit(struct hvi_ctx *c, struct hvi_entry *e,
 
     if (rc != HVD_OK)
         return rc;
-    if (entry_find(c, e->key) != NULL) {
+    if (find_flight(c, e->key, e->key_chars, e->key_hash) != NULL) {
         if (!unnamed(e))
             return hvi_fail(err, HVD_EDUPLICATE,
                             "%s: a collective of the same name is already in flight in "
@@ -271,13 +361,13 @@ static void settle_join(struct hvi_ctx *c)
 
 void hvi_negotiate_remove(struct hvi_ctx *c, struct hvi_entry *e)
 {
-    c->ninflight--;
     if (e->state == HVI_ENTRY_LANE) {
         hvi_list_remove(&e->link);
+        c->ninflight--;
         settle_join(c);
         return;
     }
-    HASH_DEL(c->inflight, e);
+    flight_remove(c, e);
     if (e->state == HVI_ENTRY_ANNOUNCED)
         drop_announce(c, e);
     if (e->state == HVI_ENTRY_PUBLISHED && c->by_id[e->id] != NULL &&
@@ -657,7 +747,6 @@ static void collect(struct hvi_ctx *c, int rank, const struct hvi_pset *set,
                     struct hvi_link *out)
 {
     struct hvi_entry *e;
-    struct hvi_entry *next;
     struct hvi_link *it;
     struct hvi_link *tmp;
 
@@ -669,8 +758,9 @@ static void collect(struct hvi_ctx *c, int rank, const struct hvi_pset *set,
             hvi_list_append(out, &e->link);
         }
     }
-    HASH_ITER(hh, c->inflight, e, next)
+    HVI_LIST_EACH(&c->inflight, it, tmp)
     {
+        e = HVI_CONTAINER(it, struct hvi_entry, link);
         if (!needs(e, rank) || (set != NULL && e->pset != set) || !withdraw(c, e))
             continue;
         hvi_negotiate_remove(c, e);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -31,12 +32,13 @@ static struct {
 
 static _Thread_local int callback_depth;
 
-struct hvi_op *hvi_op_new(void)
+struct hvi_op *hvi_op_new(size_t extra_bytes)
 {
-    struct hvi_op *op = calloc(1, sizeof *op);
+    struct hvi_op *op = malloc(sizeof *op + extra_bytes);
 
     if (op == NULL)
         return NULL;
+    memset(op, 0, offsetof(struct hvi_op, dims));
     atomic_store(&op->refs, 1);
     atomic_store(&op->status, (uint32_t)HVD_INPROGRESS);
     op->last_joined = -1;
@@ -213,6 +215,21 @@ struct hvi_op *hvi_handle_get(hvd_handle handle)
     }
     pthread_mutex_unlock(&g.lock);
     return op;
+}
+
+int32_t hvi_handles_done(const hvd_handle *handles, int32_t count)
+{
+    int32_t n = 0;
+
+    pthread_mutex_lock(&g.lock);
+    for (; n < count; n++) {
+        const struct slot *s = find_slot(handles[n]);
+
+        if (s == NULL || hvi_op_status(s->op) != HVD_OK)
+            break;
+    }
+    pthread_mutex_unlock(&g.lock);
+    return n;
 }
 
 enum hvd_status hvi_handle_drop(hvd_handle handle)

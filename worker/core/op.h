@@ -31,8 +31,7 @@ struct hvi_op {
     void *owned;    /* library-owned result, or NULL */
     struct hvi_region *in_region, *out_region; /* of hvd_alloc; held until complete */
     size_t out_capacity_bytes;
-    int64_t count, row; /* elements of in; of one row */
-    int64_t dims[HVD_NDIM_MAX], out_dims[HVD_NDIM_MAX];
+    int64_t count, row;      /* elements of in; of one row */
     int64_t *splits, *rows;  /* [nmembers], owned or NULL */
     void *ghost, *ghost_out; /* rows without elements: one element stands for each */
     enum hvd_status late;    /* failure found while running (no memory, too small) */
@@ -40,14 +39,16 @@ struct hvi_op {
     void (*done)(void *, hvd_handle, enum hvd_status);
     void *(*alloc)(void *, const struct hvd_tensor *, size_t);
     void *arg;
+    int64_t dims[HVD_NDIM_MAX], out_dims[HVD_NDIM_MAX]; /* [ndim], [out_ndim]; last */
 };
 
 /** A status inside only: the work is queued on the device, hvd_stream_wait() orders
  *  streams after it. Everyone else sees HVD_INPROGRESS. */
 #define HVI_OP_QUEUED 2u
 
-/** One reference, for the caller. NULL: out of memory. */
-struct hvi_op *hvi_op_new(void);
+/** One reference, for the caller. NULL: out of memory. Behind it lie extra_bytes for the
+ *  caller's use, not cleared, that live as long. */
+struct hvi_op *hvi_op_new(size_t extra_bytes);
 void hvi_op_ref(struct hvi_op *op);
 void hvi_op_unref(struct hvi_op *op); /* NULL allowed */
 static inline enum hvd_status hvi_op_status(const struct hvi_op *op)
@@ -83,6 +84,8 @@ bool hvi_op_in_callback(void);
 enum hvd_status hvi_handle_add(struct hvi_op *op);
 /** A new reference, or NULL for a stale or unknown handle. */
 struct hvi_op *hvi_handle_get(hvd_handle handle);
+/** How many of the first handles have completed well. */
+int32_t hvi_handles_done(const hvd_handle *handles, int32_t count);
 /** Drops the table's reference. HVD_EHANDLE. */
 enum hvd_status hvi_handle_drop(hvd_handle handle);
 

@@ -20,8 +20,10 @@
 #define POPULATE_MAX (64 * KIB * KIB) /* map larger segments page by page */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* Larger slots amortize hand-overs; many ranks must fit caches and memory limits. The
- * variable is for measuring that; all ranks of a host must have the same. */
+/* Larger slots amortize hand-overs; but what a rank stages and what it folds of a step
+ * should both still be in its second-level cache (1 MiB is common) when they are read
+ * again, and many ranks must fit memory limits. The variable is for measuring that; all
+ * ranks of a host must have the same. */
 static size_t slot_bytes(int nlocal)
 {
     int64_t kib = 0;
@@ -29,8 +31,6 @@ static size_t slot_bytes(int nlocal)
     if (hvi_env_int("SHM_SLOT_KIB", 0, 4, 4096, &kib, NULL) == HVD_OK && kib > 0 &&
         (kib & (kib - 1)) == 0)
         return (size_t)kib * KIB;
-    if (nlocal <= 8)
-        return 1024 * KIB;
     return nlocal <= 32 ? 512 * KIB : 256 * KIB;
 }
 

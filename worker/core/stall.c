@@ -17,10 +17,12 @@ void hvi_describe_rank(struct hvi_ctx *c, char *out, size_t cap)
     int64_t now = hvi_now_ms();
     const struct hvi_entry *oldest = NULL;
     struct hvi_entry *e;
-    struct hvi_entry *next;
+    struct hvi_link *it;
+    struct hvi_link *tmp;
 
-    HASH_ITER(hh, c->inflight, e, next)
+    HVI_LIST_EACH(&c->inflight, it, tmp)
     {
+        e = HVI_CONTAINER(it, struct hvi_entry, link);
         if (oldest == NULL || e->since_ms < oldest->since_ms)
             oldest = e;
     }
@@ -85,10 +87,12 @@ static void report_stall(struct hvi_ctx *c, const struct hvi_entry *e, int64_t n
 static struct hvi_entry *entry_of(struct hvi_ctx *c, const struct hvi_op *op)
 {
     struct hvi_entry *e;
-    struct hvi_entry *next;
+    struct hvi_link *it;
+    struct hvi_link *tmp;
 
-    HASH_ITER(hh, c->inflight, e, next)
+    HVI_LIST_EACH(&c->inflight, it, tmp)
     {
+        e = HVI_CONTAINER(it, struct hvi_entry, link);
         for (uint32_t i = 0; i < e->req->ntensors; i++)
             if (e->ops[i] == op)
                 return e;
@@ -128,15 +132,17 @@ void hvi_describe_wait(struct hvi_ctx *c, const struct hvi_op *op, struct hvi_er
 int hvi_stall_look(struct hvi_ctx *c, int64_t now_ms)
 {
     struct hvi_entry *e;
-    struct hvi_entry *next;
+    struct hvi_link *it;
+    struct hvi_link *tmp;
     int64_t soonest =
         c->stall_warn_ms < STALL_LOOK_MS ? c->stall_warn_ms : STALL_LOOK_MS;
 
     if (c->stall_warn_ms == 0)
         return -1;
     pthread_mutex_lock(&c->lock);
-    HASH_ITER(hh, c->inflight, e, next)
+    HVI_LIST_EACH(&c->inflight, it, tmp)
     {
+        e = HVI_CONTAINER(it, struct hvi_entry, link);
         if (e->stall_next_ms == 0)
             e->stall_next_ms = e->since_ms + c->stall_warn_ms;
         if (now_ms >= e->stall_next_ms) {

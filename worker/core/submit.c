@@ -12,6 +12,7 @@
 #include "proto/base/names.h"
 #include "worker/core/alloc.h"
 #include "worker/core/ctx.h"
+#include "worker/core/timeline.h"
 #include "worker/plane/nccl/nccl.h"
 #include "worker/plane/reduce/reduce.h"
 
@@ -211,21 +212,19 @@ static enum hvd_status fill_op(struct hvi_op *o, const struct hvd_op *op,
     o->nmembers = set->size;
     o->in = op->in.data;
     o->count = count;
-    o->ndim = op->in.ndim;
     o->row = 1;
-    for (int32_t i = 0; i < op->in.ndim; i++) {
-        o->dims[i] = op->in.dims[i];
-        if (i > 0)
-            o->row *= op->in.dims[i];
-    }
-    o->out_ndim = o->ndim;
-    memcpy(o->out_dims, o->dims, sizeof o->out_dims);
     o->done = op->done;
     o->alloc = op->alloc;
     o->arg = op->arg;
     o->out_capacity_bytes = op->out_capacity_bytes;
     if (op->kind == HVD_BARRIER)
         return HVD_OK;
+    o->ndim = o->out_ndim = op->in.ndim;
+    for (int32_t i = 0; i < op->in.ndim; i++) {
+        o->dims[i] = o->out_dims[i] = op->in.dims[i];
+        if (i > 0)
+            o->row *= op->in.dims[i];
+    }
     if (same_size)
         o->out = op->out.data;
     else
@@ -359,8 +358,8 @@ static enum hvd_status record_ready(struct hvi_ctx *c, const struct hvd_op *op,
 }
 
 static enum hvd_status make_op(struct hvi_ctx *c, const struct hvd_op *op,
-                               const struct hvi_pset *set, struct hvi_shape *shape,
-                               struct hvi_op **out, struct hvi_err *err)
+                               const struct hvi_pset *set, struct hvi_op **at,
+                               struct hvi_err *err)
 {
     int64_t count;
     struct hvi_op *o;
@@ -368,24 +367,19 @@ static enum hvd_status make_op(struct hvi_ctx *c, const struct hvd_op *op,
 
     if (rc != HVD_OK)
         return rc;
-    o = hvi_op_new();
+    o = *at != NULL ? *at : hvi_op_new(0);
     if (o == NULL)
         return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", shown_name(op));
+    *at = o; /* the entry's, whatever happens */
     rc = fill_op(o, op, set, count, err);
     if (rc == HVD_OK)
         rc = record_ready(c, op, o, err);
     if (rc == HVD_OK) {
-        fill_shape(shape, op);
         rc = hvi_handle_add(o);
         if (rc != HVD_OK)
             hvi_fail(err, rc, "%s: too many handles in use", shown_name(op));
     }
-    if (rc != HVD_OK) {
-        hvi_op_unref(o);
-        return rc;
-    }
-    *out = o;
-    return HVD_OK;
+    return rc;
 }
 
 /* Unnamed: the k-th of a class takes lane k mod HVI_UNNAMED_LANES. Under the lock. */
@@ -406,31 +400,76 @@ static void make_name(struct hvi_pset *set, const struct hvd_op *op, const char 
              (unsigned)(*instance % HVI_UNNAMED_LANES));
 }
 
+/* A single operation and its entry are one piece of memory. */
 static struct hvi_entry *entry_new(struct hvi_pset *set, const char *name,
-                                   uint32_t ntensors)
+                                   uint32_t nops, bool on_timeline)
 {
-    size_t ops_bytes = ntensors * sizeof(struct hvi_op *);
-    size_t name_bytes = strlen(name) + 1;
-    char id[16];
-    size_t id_chars = (size_t)snprintf(id, sizeof id, "%d/", set->id);
-    struct hvi_entry *e = calloc(1, sizeof *e + ops_bytes + id_chars + name_bytes);
+    size_t ops_bytes = nops * sizeof(struct hvi_op *);
+    size_t name_chars = strlen(name);
+    char id[16] = "0/";
+    size_t id_chars =
+        set->id == 0 ? 2 : (size_t)snprintf(id, sizeof id, "%d/", set->id);
+    size_t size = sizeof(struct hvi_entry) + ops_bytes + id_chars + name_chars + 1;
+    struct hvi_op *op = nops == 1 ? hvi_op_new(size) : NULL;
+    struct hvi_entry *e = op != NULL  ? (struct hvi_entry *)(void *)(op + 1)
+                          : nops == 1 ? NULL
+                                      : malloc(size);
 
     if (e == NULL)
         return NULL;
+    memset(e, 0, sizeof *e + ops_bytes);
     hvi_list_init(&e->link);
     e->pset = set;
     e->ops = (struct hvi_op **)(void *)(e + 1);
+    e->nops = nops;
     e->key = (char *)(e + 1) + ops_bytes;
     memcpy(e->key, id, id_chars);
-    memcpy(e->key + id_chars, name, name_bytes);
-    e->req = hvi_request_new(name, ntensors);
-    if (e->req == NULL) {
-        hvi_entry_free(e);
-        return NULL;
-    }
-    e->submit_us = hvi_now_us();
-    e->since_ms = e->submit_us / 1000;
+    memcpy(e->key + id_chars, name, name_chars + 1);
+    e->key_chars = (unsigned)(id_chars + name_chars);
+    HASH_VALUE(e->key, e->key_chars, e->key_hash);
+    e->in_op = op != NULL;
+    if (e->in_op)
+        e->ops[0] = op;
+    e->since_ms = hvi_now_coarse_ms();
+    e->submit_us = on_timeline ? hvi_now_us() : e->since_ms * 1000;
     return e;
+}
+
+/* What e is negotiated by. Most operations repeat an earlier one, and share its request
+ * then. */
+static enum hvd_status make_request(struct hvi_ctx *c, struct hvi_entry *e,
+                                    const struct hvd_op *ops, const char *name,
+                                    bool grouped, uint64_t instance,
+                                    struct hvi_err *err)
+{
+    struct hvi_request *r;
+
+    if (e->nops == 1) {
+        struct hvi_shape shape;
+        struct hvi_request one;
+
+        memset(&one, 0, sizeof one);
+        one.ntensors = 1;
+        one.shapes = &shape;
+        one.instance = instance;
+        fill_request(&one, &ops[0], grouped);
+        fill_shape(&shape, &ops[0]);
+        e->req = hvi_negotiate_known(c, e, &one);
+        if (e->req != NULL)
+            return HVD_OK;
+    }
+    r = hvi_request_new(name, e->nops);
+    if (r == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", name);
+    e->req = r;
+    for (uint32_t i = 0; i < e->nops; i++)
+        fill_shape(&r->shapes[i], &ops[i]);
+    fill_request(r, &ops[0], grouped);
+    r->instance = instance;
+    if (hvi_request_bytes(r) == INT64_MAX) /* the coordinator would refuse us for it */
+        return hvi_fail(err, HVD_EINVAL, "%s: the dimensions overflow", name);
+    hvi_request_seal(r);
+    return HVD_OK;
 }
 
 static enum hvd_status check_state(struct hvi_ctx *c, struct hvi_err *err)
@@ -463,7 +502,7 @@ static void discard(struct hvi_entry *e)
 {
     if (e == NULL)
         return;
-    for (uint32_t i = 0; i < e->req->ntensors; i++)
+    for (uint32_t i = 0; i < e->nops; i++)
         if (e->ops[i] != NULL)
             hvi_handle_drop(e->ops[i]->handle);
     hvi_entry_free(e);
@@ -487,23 +526,17 @@ static enum hvd_status submit_locked(struct hvi_ctx *c, const struct hvd_op *ops
         name = ops[0].name;
     /* the number of an unnamed operation is only used up when the submission succeeds */
     make_name(set, &ops[0], name, grouped, full, &instance);
-    e = entry_new(set, full, (uint32_t)count);
+    e = entry_new(set, full, (uint32_t)count, hvi_timeline_on(c));
     if (e == NULL) {
         rc = hvi_fail(err, HVD_ENOMEM, "%s: out of memory", full);
         goto done;
     }
     for (int32_t i = 0; i < count && rc == HVD_OK; i++)
-        rc = make_op(c, &ops[i], set, &e->req->shapes[i], &e->ops[i], err);
+        rc = make_op(c, &ops[i], set, &e->ops[i], err);
+    if (rc == HVD_OK)
+        rc = make_request(c, e, ops, full, grouped, instance, err);
     if (rc != HVD_OK)
         goto done;
-    fill_request(e->req, &ops[0], grouped);
-    if (hvi_request_bytes(e->req) ==
-        INT64_MAX) { /* the coordinator would refuse us for it */
-        rc = hvi_fail(err, HVD_EINVAL, "%s: the dimensions overflow", full);
-        goto done;
-    }
-    e->req->instance = instance;
-    hvi_request_seal(e->req);
     for (int32_t i = 0; i < count; i++)
         out[i] = e->ops[i]->handle;
     memcpy(c->last_name, full, strnlen(full, sizeof c->last_name - 1) + 1);
@@ -553,7 +586,7 @@ enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t 
 enum hvd_status hvi_submit_join(struct hvi_ctx *c, int32_t device_id, hvd_handle *out,
                                 struct hvi_err *err)
 {
-    struct hvi_op *op = hvi_op_new();
+    struct hvi_op *op = hvi_op_new(0);
     enum hvd_status rc;
 
     if (op == NULL)

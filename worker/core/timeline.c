@@ -42,6 +42,12 @@ struct hvi_timeline {
     int64_t flushed_ms;
 };
 
+bool hvi_timeline_on(const struct hvi_ctx *c)
+{
+    return c->timeline != NULL &&
+           atomic_load_explicit(&c->timeline->on, memory_order_relaxed);
+}
+
 /* ---- records --------------------------------------------------------------------- */
 
 #define OP_FIXED (1 + 4 * 4 + 8 * 8 + 2)

@@ -16,6 +16,8 @@
 
 #include "worker/core/ctx.h"
 
+/* false: nobody asks when what happens. */
+bool hvi_timeline_on(const struct hvi_ctx *c);
 /* Under exec: a run begins / ends on the plane. */
 void hvi_timeline_begin(struct hvi_ctx *c, struct hvi_run *run);
 void hvi_timeline_end(struct hvi_ctx *c, const struct hvi_run *run,

@@ -7,7 +7,7 @@
 
 Test(op, handles_are_generations_and_stale_ones_fail, .timeout = 10)
 {
-    struct hvi_op *op = hvi_op_new();
+    struct hvi_op *op = hvi_op_new(0);
     struct hvi_op *found;
     hvd_handle first;
 
@@ -22,7 +22,7 @@ Test(op, handles_are_generations_and_stale_ones_fail, .timeout = 10)
     cr_assert_eq(hvi_handle_drop(first), HVD_EHANDLE, "released twice");
     hvi_op_unref(op);
 
-    op = hvi_op_new();
+    op = hvi_op_new(0);
     cr_assert_eq(hvi_handle_add(op), HVD_OK);
     cr_assert_neq(op->handle, first, "the slot is used again, the handle is another");
     cr_assert_null(hvi_handle_get(first));
@@ -44,7 +44,7 @@ static void on_done(void *arg, hvd_handle handle, enum hvd_status status)
 
 Test(op, completion_calls_back_once_and_queues, .timeout = 10)
 {
-    struct hvi_op *op = hvi_op_new();
+    struct hvi_op *op = hvi_op_new(0);
     struct pollfd p = {.fd = hvi_done_fd(), .events = POLLIN};
     hvd_handle done[4];
     int calls = 0;
@@ -71,7 +71,7 @@ Test(op, many_handles_keep_their_identity, .timeout = 20)
     static struct hvi_op *ops[N];
 
     for (int i = 0; i < N; i++) {
-        ops[i] = hvi_op_new();
+        ops[i] = hvi_op_new(0);
         cr_assert_eq(hvi_handle_add(ops[i]), HVD_OK);
     }
     for (int i = 0; i < N; i++) {
@@ -82,4 +82,29 @@ Test(op, many_handles_keep_their_identity, .timeout = 20)
         hvi_handle_drop(ops[i]->handle);
         hvi_op_unref(ops[i]);
     }
+}
+
+Test(op, counts_the_first_handles_that_are_done, .timeout = 10)
+{
+    struct hvi_op *op[3];
+    hvd_handle handle[4];
+
+    for (int i = 0; i < 3; i++) {
+        op[i] = hvi_op_new(0);
+        cr_assert_eq(hvi_handle_add(op[i]), HVD_OK);
+        handle[i] = op[i]->handle;
+    }
+    handle[3] = 0;
+    cr_assert_eq(hvi_handles_done(handle, 3), 0);
+    hvi_op_complete(op[0], HVD_OK, NULL);
+    hvi_op_complete(op[2], HVD_OK, NULL);
+    cr_assert_eq(hvi_handles_done(handle, 3), 1, "the second is in progress");
+    cr_assert_eq(hvi_handles_done(handle + 2, 2), 1, "0 is no handle");
+    hvi_op_complete(op[1], HVD_EPEER, "rank 1 was lost");
+    cr_assert_eq(hvi_handles_done(handle, 3), 1, "a failure is told by a wait for it");
+    for (int i = 0; i < 3; i++) {
+        hvi_handle_drop(handle[i]);
+        hvi_op_unref(op[i]);
+    }
+    cr_assert_eq(hvi_handles_done(handle, 3), 0, "released");
 }

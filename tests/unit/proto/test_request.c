@@ -615,3 +615,28 @@ Test(request, out_of_memory_anywhere_is_an_error_without_a_leak, .timeout = 10)
     cr_assert_geq(tried, 1 + 1 + 1 + 1);
     hvi_request_free(r);
 }
+
+Test(request, an_equal_one_may_stand_for_another, .timeout = 10)
+{
+    struct hvi_request *a = sample();
+    struct hvi_request *b = sample();
+    int64_t dim = b->shapes[0].dims[0];
+
+    b->signature = 0; /* as before it is sealed */
+    cr_assert(hvi_request_equal(a, b));
+    b->priority++;
+    cr_assert_not(hvi_request_equal(a, b));
+    b->priority--;
+    b->instance++;
+    cr_assert_not(hvi_request_equal(a, b));
+    b->instance--;
+    b->shapes[0].dims[0] = dim + 1;
+    cr_assert_not(hvi_request_equal(a, b));
+    b->shapes[0].dims[0] = dim;
+    cr_assert(hvi_request_equal(a, b));
+    cr_assert_eq(hvi_request_ref(a), a);
+    hvi_request_free(a);
+    cr_assert(hvi_request_equal(a, b), "one reference is left");
+    hvi_request_free(a);
+    hvi_request_free(b);
+}

@@ -14,6 +14,9 @@
  */
 #include "worker/plane/cpu/shm.h"
 
+#include <ctype.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -426,11 +429,44 @@ static const struct hvi_plane_ops shm_ops = {
 
 /* ---- attach */
 
+static bool read_text(const char *path, char *out, size_t cap)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n;
+
+    if (fd < 0)
+        return false;
+    n = read(fd, out, cap - 1);
+    close(fd);
+    out[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+/* What a rank has of the last-level cache. sysconf() adds up all caches of the machine on
+ * some CPUs; one of them is what counts. */
 static int64_t cache_share(int nlocal)
 {
+    static const char dir[] = "/sys/devices/system/cpu/cpu0/cache/index3";
+    char text[1024];
+    char path[128];
+    long long kib = 0;
     int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    int cpus = 0;
 
-    return (bytes > 0 ? bytes : DEFAULT_CACHE_BYTES) / nlocal;
+    snprintf(path, sizeof(path), "%s/size", dir);
+    if (read_text(path, text, sizeof(text)) && sscanf(text, "%lldK", &kib) == 1 &&
+        kib > 0)
+        bytes = kib * 1024;
+    snprintf(path, sizeof(path), "%s/shared_cpu_map", dir);
+    if (read_text(path, text, sizeof(text)))
+        for (const char *c = text; *c != '\0'; c++)
+            if (isxdigit((unsigned char)*c))
+                cpus += __builtin_popcount((unsigned)(isdigit((unsigned char)*c)
+                                                          ? *c - '0'
+                                                          : (*c | 32) - 'a' + 10));
+    if (bytes <= 0)
+        bytes = DEFAULT_CACHE_BYTES;
+    return bytes / (cpus > 0 && cpus < nlocal ? cpus : nlocal);
 }
 
 /* A page that is first touched in the middle of a step would cost its fault there. */
