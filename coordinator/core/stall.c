@@ -100,6 +100,33 @@ static void add_absent(const struct hvi_core *core, const struct pset *set,
             rankset_add(out, set->ranks[i]);
 }
 
+/* Plane hosts: of its own host a rank knows who has not come; empty: all have. */
+static void keep_listed(const struct hvi_core *core, const struct conn *c,
+                        const Hvi__Stalled *m, struct rankset *out)
+{
+    const struct host *h = &core->hosts[core->places[c->rank].host_index];
+    struct rankset left = *out;
+
+    if (core->plane != HVI_PLANE_HOSTS)
+        return;
+    for (int32_t r = h->first; r < h->first + h->count; r++)
+        rankset_del(&left, r);
+    for (size_t i = 0; i < m->n_missing; i++)
+        if (m->missing[i] >= h->first && m->missing[i] < h->first + h->count &&
+            rankset_has(out, m->missing[i]))
+            rankset_add(&left, m->missing[i]);
+    if (!no_ranks(&left))
+        *out = left;
+}
+
+/* Ranks that wait for an id can be sure of their own host only. */
+static bool waits_for_hosts(const struct hvi_core *core, const struct pset *set,
+                            const Hvi__Stalled *m)
+{
+    /* who has its place in the order lists all others */
+    return core->plane == HVI_PLANE_HOSTS && m->n_missing < (size_t)set->nranks - 1;
+}
+
 static void find_missing(struct hvi_core *core, const struct conn *c,
                          const struct pset *set, const Hvi__Stalled *m,
                          struct rankset *out)
@@ -112,8 +139,9 @@ static void find_missing(struct hvi_core *core, const struct conn *c,
         return;
     }
     slot = hvi_negotiate_slot(core, m->pset, m->name);
-    if (slot != NULL && slot->nready > 0) {
+    if (slot != NULL && (slot->nready > 0 || waits_for_hosts(core, set, m))) {
         add_absent(core, set, &slot->ready, out);
+        keep_listed(core, c, m, out);
         return;
     }
     for (size_t i = 0; i < m->n_missing; i++)
@@ -151,14 +179,25 @@ static void ask_agents(struct hvi_core *core, struct stall *s)
     }
 }
 
+static void op_name(const struct stall *s, char out[HVD_NAME_MAX + 1])
+{
+    snprintf(out, HVD_NAME_MAX + 1, "%.*s", (int)(s->key.size - 4),
+             (const char *)s->key.bytes + 4);
+}
+
 static void ask(struct hvi_core *core, struct stall *s)
 {
     Hvi__Probe m = HVI__PROBE__INIT;
+    char name[HVD_NAME_MAX + 1];
 
     s->probe = ++core->next_probe;
     s->due_ms = core->now + HVI_PROBE_MS;
     m.epoch = core->epoch;
     m.probe = s->probe;
+    op_name(s, name);
+    if (s->kind != HVD_KIND_UNSET)
+        m.name = name;
+    m.pset = s->pset;
     for (int32_t r = 0; r < core->size; r++)
         if (rankset_has(&s->missing, r) && hvi_member_live(&core->members[r]))
             rankset_add(&s->asked, r);
@@ -205,25 +244,15 @@ static const struct stall_answer *heard(const struct stall *s, int32_t rank)
     return NULL;
 }
 
-static void op_name(const struct stall *s, char out[HVD_NAME_MAX + 1])
-{
-    snprintf(out, HVD_NAME_MAX + 1, "%.*s", (int)(s->key.size - 4),
-             (const char *)s->key.bytes + 4);
-}
-
 /* Who waits in the very operation is not what it waits for, if somebody else is. */
 static void drop_waiting(const struct hvi_core *core, struct stall *s)
 {
-    char name[HVD_NAME_MAX + 1], start[300];
     struct rankset left = s->missing;
 
-    op_name(s, name);
-    snprintf(start, sizeof start, "waits in %s '%.200s'", hvi_kind_name(s->kind), name);
     for (int32_t r = 0; r < core->size; r++) {
         const struct stall_answer *a = rankset_has(&left, r) ? heard(s, r) : NULL;
 
-        if (a != NULL && a->doing != NULL &&
-            strncmp(a->doing, start, strlen(start)) == 0)
+        if (a != NULL && a->waits)
             rankset_del(&left, r);
     }
     if (!no_ranks(&left))
@@ -391,6 +420,16 @@ static void start_report(struct hvi_core *core, struct stall *s,
         report(core, s);
 }
 
+/* Nobody waits for the answers of those who turned out not to be missing. */
+static void ask_only_missing(struct hvi_core *core, struct stall *s)
+{
+    for (size_t i = 0; i < HVD_RANKS_MAX / 64; i++) {
+        s->asked.w[i] &= s->missing.w[i];
+        s->asked_proc.w[i] &= s->missing.w[i];
+    }
+    report_if_complete(core, s);
+}
+
 void hvi_stall_reported(struct hvi_core *core, struct conn *c, const Hvi__Stalled *m)
 {
     const struct pset *set = hvi_psets_find(core, m->pset);
@@ -411,6 +450,11 @@ void hvi_stall_reported(struct hvi_core *core, struct conn *c, const Hvi__Stalle
     if (m->waited_ms > s->waited_ms || !collecting(s))
         s->waited_ms = m->waited_ms;
     s->kind = m->kind;
+    if (!fresh && collecting(s) && hvi_negotiate_op(core, m->pset, m->name) == NULL) {
+        keep_listed(core, c, m, &s->missing);
+        ask_only_missing(core, s); /* may free s */
+        return;
+    }
     if (!fresh && (collecting(s) || core->now - s->reported_ms <
                                         (int64_t)core->cfg.stall_warn_ms * 9 / 10))
         return;
@@ -430,6 +474,7 @@ void hvi_stall_probe_reply(struct hvi_core *core, struct conn *c,
         return;
     free(a->doing);
     a->doing = hvi_core_strdup(core, m->doing);
+    a->waits = m->waits;
     rankset_add(&s->answered, c->rank);
     report_if_complete(core, s);
 }

@@ -66,10 +66,14 @@ sed -i '/(void)v;/d; /float v = 1;\n    int ok/d' stall.c
 cc -std=gnu11 -I"$HVD_SRC/worker/include" stall.c -o stall -L"$HVD_BUILD/lib" -lhvd \
     -Wl,-rpath,"$HVD_BUILD/lib"
 
-# $1 = what rank 2 does, $2 = plane, $3 = what the report says of it
+# $1 = what rank 2 does, $2 = plane (hosts: ranks 1 and 2 share one), $3 = what the report says of it
 job() {
     local until pid status=0 job
-    HVD_STALL_CHECK_TIME_SECONDS=1 HVD_CPU_PLANE=$2 hvdrun -np 3 ./stall "$1" >out 2>err &
+    local plane=$2 host=one
+    # shellcheck disable=SC2016
+    [ "$plane" != hosts ] || { plane=auto; host='h$(((HVD_RANK + 1) / 2))'; }
+    HVD_STALL_CHECK_TIME_SECONDS=1 HVD_CPU_PLANE=$plane hvdrun -np 3 \
+        sh -c "HVD_HOSTNAME=$host exec ./stall $1" >out 2>err &
     job=$!
     until=$((SECONDS + 20))
     while ! grep -q "allreduce 'grad' has waited 1\.[0-9] s for rank 2 (host .*, pid [0-9]*): $3" err; do
@@ -87,7 +91,7 @@ job() {
     return 0
 }
 
-for plane in shm tcp; do
+for plane in shm tcp hosts; do
     job busy $plane "[a-z]*, in the program; last submitted 'grad'"
     job stopped $plane stopped
     job crossed $plane "[a-z]*, waits in barrier 'other'"

@@ -25,6 +25,7 @@ struct hvi_ctx *hvi_ctx_new(void)
     c->join_device = -1;
     hvi_list_init(&c->lanes);
     hvi_list_init(&c->runs);
+    hvi_list_init(&c->deferred);
     c->by_id = calloc(HVI_BOARD_MAX_IDS, sizeof(struct hvi_known *));
     if (c->by_id == NULL) {
         free(c);
@@ -62,6 +63,7 @@ void hvi_ctx_drop_plane(struct hvi_ctx *c)
 static void ctx_free(struct hvi_ctx *c)
 {
     hvi_timeline_fini(c);
+    hvi_forward_fini(c);
     hvi_negotiate_fini(c);
     hvi_ctx_drop_plane(c);
     hvi_conn_fini(&c->conn);
@@ -94,7 +96,7 @@ void hvi_ctx_forked(struct hvi_ctx *c)
     if (c->wake_fd >= 0)
         close(c->wake_fd);
     c->conn.fd = c->wake_fd = -1;
-    if (c->mode == HVI_MODE_TCP && c->plane != NULL) {
+    if ((c->mode == HVI_MODE_TCP || c->mode == HVI_MODE_HOSTS) && c->plane != NULL) {
         c->plane->ops->free(c->plane); /* closes its sockets; threads are gone */
         c->plane = NULL;
     }

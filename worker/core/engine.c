@@ -521,7 +521,7 @@ static bool work_for(void *arg)
     struct hvi_ctx *c = w->c;
 
     if (atomic_load(&c->nruns) > 0 || atomic_load(&c->failed) != 0 ||
-        (c->mode == HVI_MODE_SHM && hvi_board_unread(c->board, c->bell)))
+        (c->board != NULL && hvi_board_unread(c->board, c->bell)))
         return true;
     if (w->op != NULL)
         return op_settled(w);

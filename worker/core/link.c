@@ -28,6 +28,7 @@
 
 #define READ_CHUNK (64 * 1024)
 #define LEASE_EXTRA_S 5 /* an agent knows better, and earlier, that the link is dead */
+#define DEFERRED_MS 1   /* until the next look whether a frame must still wait */
 
 /* ---- connecting ------------------------------------------------------------------ */
 
@@ -269,7 +270,7 @@ static enum hvd_status take_messages(struct hvi_ctx *c, struct hvi_err *err)
 
         rc = hvi_conn_next(&c->conn, &type, &payload, &size_bytes, err);
         if (rc == HVD_OK)
-            rc = hvi_negotiate_message(c, type, payload, size_bytes, err);
+            rc = hvi_forward_message(c, type, payload, size_bytes, err);
     }
     return rc == HVD_INPROGRESS ? HVD_OK : rc;
 }
@@ -280,6 +281,8 @@ static int next_timeout(struct hvi_ctx *c)
     int stalls = hvi_stall_look(c, now);
     int timeline = hvi_timeline_tick(c, now);
 
+    if (hvi_forward_waits(c))
+        return DEFERRED_MS;
     if (stalls < 0)
         return timeline;
     return timeline < 0 || stalls < timeline ? stalls : timeline;
@@ -313,7 +316,8 @@ void *hvi_link_thread(void *arg)
             continue;
         if (p[1].revents != 0 && read(c->wake_fd, &counter, sizeof counter) < 0)
             continue;
-        if ((p[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
+        rc = hvi_forward_deferred(c, &err);
+        if (rc == HVD_OK && (p[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
             rc = hvi_conn_fill(&c->conn, &err);
             if (rc == HVD_OK)
                 rc = take_messages(c, &err);

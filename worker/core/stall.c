@@ -52,15 +52,15 @@ static size_t missing_ranks(struct hvi_ctx *c, const struct hvi_entry *e, int32_
                 out[n++] = e->pset->ranks[i];
         return n;
     }
-    if (c->mode != HVI_MODE_SHM || e->state != HVI_ENTRY_PUBLISHED)
+    if (c->board == NULL || c->board_left || e->state != HVI_ENTRY_PUBLISHED)
         return 0;
     waits = hvi_board_missing(c->board, c->bell, e->id, e->generation, &mask);
     hvi_negotiate_poll(c);
     if (!waits)
         return 0;
-    for (int32_t r = 0; r < c->size; r++)
+    for (int32_t r = 0; r < c->host_count; r++)
         if (hvi_board_mask_has(&mask, r))
-            out[n++] = r;
+            out[n++] = c->host_first + r;
     return n;
 }
 

@@ -208,6 +208,26 @@ static inline void feed_form(struct feed *f, uint64_t first, int np, uint32_t ep
     feed_forget(f);
 }
 
+/** The same on hosts h0, h1, ... of two ranks each: plane hosts. */
+static inline struct feed *feed_up_hosts(int np, uint32_t stall_warn_ms)
+{
+    struct feed *f = feed_new(&(struct hvi_core_config){
+        .np = (uint32_t)np, .linger_ms = -1, .stall_warn_ms = stall_warn_ms});
+
+    for (int r = 0; r < np; r++) {
+        char host[16];
+
+        snprintf(host, sizeof host, "h%d", r / 2);
+        feed_hello(f, 1 + (uint64_t)r,
+                   &(struct feed_hello){.want = r, .host = host, .host_id = host});
+    }
+    for (int r = 0; r < np; r++)
+        feed_formed(f, 1 + (uint64_t)r, 1, 1, 0, "");
+    cr_assert_not_null(strstr(f->trace, "plane=3"), "not hosts: %s", f->trace);
+    feed_forget(f);
+    return f;
+}
+
 static inline struct feed *feed_up(int np, uint32_t plane)
 {
     struct feed *f =
@@ -343,6 +363,7 @@ static inline void feed_probe_reply(struct feed *f, uint64_t conn, uint64_t prob
     m.epoch = 1;
     m.probe = probe;
     m.doing = (char *)(uintptr_t)doing;
+    m.waits = strncmp(doing, "waits in", 8) == 0;
     feed_msg(f, conn, HVI_MSG_PROBE_REPLY, &m);
 }
 
