@@ -100,33 +100,32 @@ static void add_absent(const struct hvi_core *core, const struct pset *set,
             rankset_add(out, set->ranks[i]);
 }
 
-/* Plane hosts: of its own host a rank knows who has not come; empty: all have. */
-static void keep_listed(const struct hvi_core *core, const struct conn *c,
-                        const Hvi__Stalled *m, struct rankset *out)
+/* Plane hosts: what a rank waits for may be with any rank of its host: READY and ORDER
+ * pass through one of them. */
+static void add_hosts(const struct hvi_core *core, struct rankset *out)
 {
-    const struct host *h = &core->hosts[core->places[c->rank].host_index];
-    struct rankset left = *out;
+    struct rankset hosts = {{0}};
 
-    if (core->plane != HVI_PLANE_HOSTS)
-        return;
-    for (int32_t r = h->first; r < h->first + h->count; r++)
-        rankset_del(&left, r);
+    for (int32_t r = 0; r < core->size; r++)
+        if (rankset_has(out, r))
+            rankset_add(&hosts, core->places[r].host_index);
+    for (int32_t r = 0; r < core->size; r++)
+        if (rankset_has(&hosts, core->places[r].host_index) &&
+            core->members[r].conn != NULL)
+            rankset_add(out, r);
+}
+
+static void add_listed(const struct hvi_core *core, const struct conn *c,
+                       const struct pset *set, const Hvi__Stalled *m,
+                       struct rankset *out)
+{
     for (size_t i = 0; i < m->n_missing; i++)
-        if (m->missing[i] >= h->first && m->missing[i] < h->first + h->count &&
-            rankset_has(out, m->missing[i]))
-            rankset_add(&left, m->missing[i]);
-    if (!no_ranks(&left))
-        *out = left;
+        if (m->missing[i] >= 0 && m->missing[i] < core->size &&
+            rankset_has(&set->set, m->missing[i]) && m->missing[i] != c->rank)
+            rankset_add(out, m->missing[i]);
 }
 
-/* Ranks that wait for an id can be sure of their own host only. */
-static bool waits_for_hosts(const struct hvi_core *core, const struct pset *set,
-                            const Hvi__Stalled *m)
-{
-    /* who has its place in the order lists all others */
-    return core->plane == HVI_PLANE_HOSTS && m->n_missing < (size_t)set->nranks - 1;
-}
-
+/* Who may keep it from going on: they are asked, and the report names some of them. */
 static void find_missing(struct hvi_core *core, const struct conn *c,
                          const struct pset *set, const Hvi__Stalled *m,
                          struct rankset *out)
@@ -139,15 +138,14 @@ static void find_missing(struct hvi_core *core, const struct conn *c,
         return;
     }
     slot = hvi_negotiate_slot(core, m->pset, m->name);
-    if (slot != NULL && (slot->nready > 0 || waits_for_hosts(core, set, m))) {
+    if (m->ordered)
+        *out = set->set;
+    else if (slot != NULL && (slot->nready > 0 || core->plane == HVI_PLANE_HOSTS))
         add_absent(core, set, &slot->ready, out);
-        keep_listed(core, c, m, out);
-        return;
-    }
-    for (size_t i = 0; i < m->n_missing; i++)
-        if (m->missing[i] >= 0 && m->missing[i] < core->size &&
-            rankset_has(&set->set, m->missing[i]) && m->missing[i] != c->rank)
-            rankset_add(out, m->missing[i]);
+    else
+        add_listed(core, c, set, m, out);
+    if (core->plane == HVI_PLANE_HOSTS)
+        add_hosts(core, out);
 }
 
 /* ---- asking */
@@ -244,19 +242,43 @@ static const struct stall_answer *heard(const struct stall *s, int32_t rank)
     return NULL;
 }
 
-/* Who waits in the very operation is not what it waits for, if somebody else is. */
-static void drop_waiting(const struct hvi_core *core, struct stall *s)
+/* Who reported it does not wait any more. */
+static bool went_on(const struct stall *s)
 {
-    struct rankset left = s->missing;
+    const struct stall_answer *a = heard(s, s->reporter);
+
+    return a != NULL && a->doing != NULL && !a->waits;
+}
+
+/* Those of the asked that the report names: who does not answer; who has not brought it,
+ * if it has no place in the order; else who is in it. */
+static void choose(struct hvi_core *core, struct stall *s)
+{
+    const struct pset *set = hvi_psets_find(core, s->pset);
+    struct rankset mute = {{0}}, absent = {{0}}, others = s->missing;
+    bool ordered = s->ordered;
 
     for (int32_t r = 0; r < core->size; r++) {
-        const struct stall_answer *a = rankset_has(&left, r) ? heard(s, r) : NULL;
+        const struct stall_answer *a = heard(s, r);
 
-        if (a != NULL && a->waits)
-            rankset_del(&left, r);
+        if (!rankset_has(&s->missing, r))
+            continue;
+        if (a == NULL || a->doing == NULL)
+            rankset_add(&mute, r);
+        else if (!a->waits && !core->members[r].joined &&
+                 (set == NULL || rankset_has(&set->set, r)))
+            rankset_add(&absent, r);
+        if (a != NULL && a->doing != NULL && !a->waits)
+            rankset_del(&others, r);
+        ordered = ordered || (a != NULL && a->ordered);
     }
-    if (!no_ranks(&left))
-        s->missing = left;
+    for (size_t i = 0; !ordered && i < HVD_RANKS_MAX / 64; i++)
+        mute.w[i] |= absent.w[i];
+    rankset_del(&others, s->reporter);
+    if (!no_ranks(&mute))
+        s->missing = mute;
+    else if (!no_ranks(&others))
+        s->missing = others;
 }
 
 static void add_state(struct text *t, const struct hvi_core *core,
@@ -313,7 +335,12 @@ static void report(struct hvi_core *core, struct stall *s)
                s->waited_ms >= core->cfg.stall_shutdown_ms;
     struct text t = {.n = 0};
 
-    drop_waiting(core, s);
+    if (went_on(s)) {
+        s->reported_ms = core->now;
+        s->more = 0;
+        return;
+    }
+    choose(core, s);
     word_report(core, s, &t);
     s->reported_ms = core->now;
     s->more = 0;
@@ -420,16 +447,6 @@ static void start_report(struct hvi_core *core, struct stall *s,
         report(core, s);
 }
 
-/* Nobody waits for the answers of those who turned out not to be missing. */
-static void ask_only_missing(struct hvi_core *core, struct stall *s)
-{
-    for (size_t i = 0; i < HVD_RANKS_MAX / 64; i++) {
-        s->asked.w[i] &= s->missing.w[i];
-        s->asked_proc.w[i] &= s->missing.w[i];
-    }
-    report_if_complete(core, s);
-}
-
 void hvi_stall_reported(struct hvi_core *core, struct conn *c, const Hvi__Stalled *m)
 {
     const struct pset *set = hvi_psets_find(core, m->pset);
@@ -450,14 +467,13 @@ void hvi_stall_reported(struct hvi_core *core, struct conn *c, const Hvi__Stalle
     if (m->waited_ms > s->waited_ms || !collecting(s))
         s->waited_ms = m->waited_ms;
     s->kind = m->kind;
-    if (!fresh && collecting(s) && hvi_negotiate_op(core, m->pset, m->name) == NULL) {
-        keep_listed(core, c, m, &s->missing);
-        ask_only_missing(core, s); /* may free s */
-        return;
-    }
+    if (!fresh && collecting(s))
+        s->ordered = s->ordered || m->ordered;
     if (!fresh && (collecting(s) || core->now - s->reported_ms <
                                         (int64_t)core->cfg.stall_warn_ms * 9 / 10))
         return;
+    s->ordered = m->ordered;
+    s->reporter = c->rank;
     start_report(core, s, &missing);
 }
 
@@ -475,6 +491,7 @@ void hvi_stall_probe_reply(struct hvi_core *core, struct conn *c,
     free(a->doing);
     a->doing = hvi_core_strdup(core, m->doing);
     a->waits = m->waits;
+    a->ordered = m->ordered;
     rankset_add(&s->answered, c->rank);
     report_if_complete(core, s);
 }
@@ -538,6 +555,8 @@ static void report_calls(struct hvi_core *core)
     if (s == NULL || (s->probe != 0 && collecting(s)))
         return;
     s->kind = HVD_KIND_UNSET;
+    s->ordered = false;
+    s->reporter = (int32_t)(oldest - core->members);
     s->waited_ms = (uint64_t)(core->now - oldest->call_ms);
     start_report(core, s, &missing);
 }

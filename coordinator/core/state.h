@@ -178,8 +178,10 @@ struct stall {
     uint32_t pset, kind;
     uint64_t waited_ms;
     uint32_t more; /* other operations that wait for the same ranks */
-    struct rankset missing;
-    struct rankset asked, answered;           /* themselves */
+    int32_t reporter;
+    bool ordered;                   /* somebody says: it has its place in the order */
+    struct rankset missing;         /* while it is being collected: who may be */
+    struct rankset asked, answered; /* themselves */
     struct rankset asked_proc, answered_proc; /* their agents */
     int64_t reported_ms;                      /* -1: being collected */
     int64_t due_ms;
@@ -193,6 +195,7 @@ struct stall_answer {
     char *state; /* from its agent, or NULL */
     char *doing; /* from itself, or NULL */
     bool waits;  /* in the very operation */
+    bool ordered;
     struct stall_answer *next;
 };
 

@@ -870,11 +870,14 @@ static void on_probe(struct hvi_ctx *c, const Hvi__Probe *m)
     char doing[512];
     char key[HVD_NAME_MAX + 32];
     Hvi__ProbeReply reply = HVI__PROBE_REPLY__INIT;
+    const struct hvi_entry *e;
 
     pthread_mutex_lock(&c->lock);
     hvi_describe_rank(c, doing, sizeof doing);
     snprintf(key, sizeof key, "%u/%.*s", m->pset, HVD_NAME_MAX, m->name);
-    reply.waits = m->name[0] != '\0' && entry_find(c, key) != NULL;
+    e = m->name[0] != '\0' ? entry_find(c, key) : NULL;
+    reply.waits = e != NULL;
+    reply.ordered = e != NULL && e->state == HVI_ENTRY_SEALED;
     reply.epoch = c->epoch;
     reply.probe = m->probe;
     reply.doing = doing;

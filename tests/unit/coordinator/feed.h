@@ -340,19 +340,30 @@ static inline void feed_pset_remove(struct feed *f, uint64_t conn, uint32_t id)
     feed_msg(f, conn, HVI_MSG_PSET_REMOVE, &m);
 }
 
-static inline void feed_stalled(struct feed *f, uint64_t conn, const char *name,
-                                uint64_t waited_ms, size_t nmissing,
-                                const int32_t *missing)
+/* nmissing FEED_ORDERED: it has its place in the order. */
+#define FEED_ORDERED SIZE_MAX
+static inline void feed_stalled_in(struct feed *f, uint64_t conn, const char *name,
+                                   uint32_t pset, uint64_t waited_ms, size_t nmissing,
+                                   const int32_t *missing)
 {
     Hvi__Stalled m = HVI__STALLED__INIT;
 
     m.epoch = 1;
     m.name = (char *)(uintptr_t)name;
     m.kind = HVD_ALLREDUCE;
+    m.pset = pset;
     m.waited_ms = waited_ms;
     m.missing = (int32_t *)(uintptr_t)missing;
-    m.n_missing = nmissing;
+    m.ordered = nmissing == FEED_ORDERED;
+    m.n_missing = m.ordered ? 0 : nmissing;
     feed_msg(f, conn, HVI_MSG_STALLED, &m);
+}
+
+static inline void feed_stalled(struct feed *f, uint64_t conn, const char *name,
+                                uint64_t waited_ms, size_t nmissing,
+                                const int32_t *missing)
+{
+    feed_stalled_in(f, conn, name, 0, waited_ms, nmissing, missing);
 }
 
 static inline void feed_probe_reply(struct feed *f, uint64_t conn, uint64_t probe,
@@ -363,7 +374,8 @@ static inline void feed_probe_reply(struct feed *f, uint64_t conn, uint64_t prob
     m.epoch = 1;
     m.probe = probe;
     m.doing = (char *)(uintptr_t)doing;
-    m.waits = strncmp(doing, "waits in", 8) == 0;
+    m.ordered = strncmp(doing, "runs", 4) == 0; /* tests only: a rank says "waits in" */
+    m.waits = m.ordered || strncmp(doing, "waits in", 8) == 0;
     feed_msg(f, conn, HVI_MSG_PROBE_REPLY, &m);
 }
 

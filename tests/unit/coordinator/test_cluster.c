@@ -89,6 +89,13 @@ struct board {
     size_t nlog;
 };
 
+/* What happens in a run. */
+struct what {
+    bool mistakes, deaths, join;
+    bool sets; /* every third name is of process set 1: ranks 1, 2, 4, 5 */
+    bool stops;
+};
+
 struct cluster {
     unsigned long seed;
     uint64_t rng;
@@ -98,7 +105,7 @@ struct cluster {
     int np;
     enum plane plane;
     uint32_t epoch;
-    bool mistakes, deaths, join;
+    struct what what;
     struct worker w[NP_MAX];
     struct packet net[INFLIGHT];
     int npackets;
@@ -108,15 +115,16 @@ struct cluster {
     int nhosts;
     int first[NP_MAX + 1]; /* ranks of host h: first[h] .. first[h + 1] - 1 */
     struct hvi_board *boards[NP_MAX];
-    bool sets; /* every third name is of process set 1: ranks 1, 2, 4, 5 */
     uint32_t join_generation;
     uint64_t nready, norder; /* frames */
     int nlost, killed_rank;
     int64_t kill_at;
+    int stopped; /* this rank neither hears nor does anything, -1: none */
+    int64_t stop_at, go_on_at;
 };
 
 static int seen_losses, seen_failures, seen_evictions; /* over all runs of a test */
-static int seen_deferred, seen_early_byes;
+static int seen_deferred, seen_early_byes, seen_stops;
 
 static uint64_t rnd(struct cluster *k, uint64_t n)
 {
@@ -200,12 +208,12 @@ static int64_t good_count(int name, int round)
 
 static bool is_mistake(const struct cluster *k, int name, int round)
 {
-    return k->mistakes && (name * 31 + round * 17 + (int)(k->seed % 97)) % 13 == 0;
+    return k->what.mistakes && (name * 31 + round * 17 + (int)(k->seed % 97)) % 13 == 0;
 }
 
 static int set_of(const struct cluster *k, int name)
 {
-    return k->sets && name % 3 == 0;
+    return k->what.sets && name % 3 == 0;
 }
 
 static bool in_set(int set, int rank)
@@ -401,7 +409,7 @@ static void pump(struct cluster *k, struct worker *w)
 static void pump_all(struct cluster *k)
 {
     for (int i = 0; i < k->np; i++)
-        if (k->w[i].up && !k->w[i].closed)
+        if (k->w[i].up && !k->w[i].closed && i != k->stopped)
             pump(k, &k->w[i]);
 }
 
@@ -528,7 +536,7 @@ static void on_order(struct cluster *k, struct worker *w, const uint8_t *p, size
             in_set(set_of(k, w->ids[g[i].ids[0]].name), w->rank))
             mix(w, set_of(k, w->ids[g[i].ids[0]].name), g[i].seq);
         for (uint32_t j = 0; j < g[i].nids; j++)
-            if (w->ids[g[i].ids[j]].valid || !k->sets)
+            if (w->ids[g[i].ids[j]].valid || !k->what.sets)
                 run_id(k, w, g[i].ids[j]);
     }
     free(g);
@@ -669,7 +677,7 @@ static void say_bye(struct cluster *k, struct worker *w)
 /* With the join test on, odd ranks have one round less to do, and join. */
 static int rounds_of(const struct cluster *k, const struct worker *w)
 {
-    return k->join && (w - k->w) % 2 == 1 ? ROUNDS - 1 : ROUNDS;
+    return k->what.join && (w - k->w) % 2 == 1 ? ROUNDS - 1 : ROUNDS;
 }
 
 /* Operations of the whole program of this rank. */
@@ -693,7 +701,7 @@ static void work(struct cluster *k, struct worker *w)
     if (n > 0) {
         submit(k, w, free_names[rnd(k, (uint64_t)n)]);
     } else if (w->ndone == all_of(k, w)) {
-        if (k->join && !w->joined && !w->join_done) {
+        if (k->what.join && !w->joined && !w->join_done) {
             Hvi__Join join = HVI__JOIN__INIT;
 
             join.epoch = k->epoch;
@@ -709,7 +717,7 @@ static void work(struct cluster *k, struct worker *w)
                         board_seal(k, id);
                         break;
                     }
-        } else if (!k->join || w->join_done) {
+        } else if (!k->what.join || w->join_done) {
             say_bye(k, w);
         }
     }
@@ -748,7 +756,7 @@ static void connect_worker(struct cluster *k, int i)
     if (k->plane == PLANE_HOSTS)
         m.host = m.host_id = host;
     set.ranks = ranks;
-    if (k->sets) {
+    if (k->what.sets) {
         m.n_psets = 1;
         m.psets = &sets;
     }
@@ -819,6 +827,11 @@ static void deliver(struct cluster *k, int i)
 {
     struct packet p = k->net[i];
 
+    if (p.to_worker && k->stopped >= 0 && k->now < k->go_on_at &&
+        k->w[k->stopped].conn == p.conn) {
+        k->net[i].at = k->go_on_at;
+        return;
+    }
     k->net[i] = k->net[--k->npackets];
     if (!p.to_worker)
         coordinator_hears(k, &p);
@@ -836,11 +849,28 @@ static bool all_over(const struct cluster *k)
     return true;
 }
 
+/* One rank after the other is stopped for a while, the forwarder of a host as well. */
+static void stop_some(struct cluster *k)
+{
+    if (k->stopped >= 0 && k->now >= k->go_on_at) {
+        k->stopped = -1;
+        k->stop_at = k->now + 1 + (int64_t)rnd(k, 100);
+    }
+    if (!k->what.stops || k->stopped >= 0 || k->now < k->stop_at)
+        return;
+    k->stopped = (int)rnd(k, (uint64_t)k->np);
+    seen_stops++;
+    k->go_on_at = k->now + 1 + (int64_t)rnd(k, 200);
+}
+
 static void act(struct cluster *k)
 {
+    stop_some(k);
     for (int i = 0; i < k->np; i++) {
         struct worker *w = &k->w[i];
 
+        if (i == k->stopped)
+            continue;
         if (w->conn != 0 && w->claimed && k->now >= w->send_ms && !w->closed)
             send_ready(k, w);
         if (w->conn != 0)
@@ -889,7 +919,8 @@ static void run_epoch(struct cluster *k)
     new_boards(k);
     memset(&k->board, 0, sizeof k->board);
     k->killed_rank = -2;
-    k->kill_at = k->deaths ? k->now + 1 + (int64_t)rnd(k, 400) : -1;
+    k->stopped = -1;
+    k->kill_at = k->what.deaths ? k->now + 1 + (int64_t)rnd(k, 400) : -1;
     for (int i = 0; i < k->np; i++)
         connect_worker(k, i);
     while (!all_over(k)) {
@@ -925,12 +956,12 @@ static void check_epoch(const struct cluster *k)
         cr_assert_eq(w->ndone, all_of(k, w), "seed %lu: rank %d", k->seed, i);
         if (first == NULL)
             first = w;
-        if (!k->sets)
+        if (!k->what.sets)
             cr_assert_eq(w->nfailed, first->nfailed);
-        if (k->plane != PLANE_SHM && !k->mistakes)
+        if (k->plane != PLANE_SHM && !k->what.mistakes)
             cr_assert_eq(w->digest[0], first->digest[0],
                          "seed %lu: rank %d saw another order", k->seed, i);
-        if (k->plane != PLANE_SHM && !k->mistakes && i > 1 && in_set(1, i))
+        if (k->plane != PLANE_SHM && !k->what.mistakes && i > 1 && in_set(1, i))
             cr_assert_eq(w->digest[1], k->w[1].digest[1],
                          "seed %lu: rank %d saw another order in set 1", k->seed, i);
     }
@@ -970,8 +1001,7 @@ static void make_hosts(struct cluster *k)
 }
 
 /* Returns a digest of what failed. */
-static uint64_t run_on(unsigned long seed, enum plane plane, bool mistakes, bool deaths,
-                       bool join, bool sets)
+static uint64_t run_on(unsigned long seed, enum plane plane, struct what what)
 {
     static struct cluster k;
     uint64_t failures = 0;
@@ -985,11 +1015,8 @@ static uint64_t run_on(unsigned long seed, enum plane plane, bool mistakes, bool
         rnd(&k, 2);
     k.np = 3 + (int)rnd(&k, NP_MAX - 2);
     make_hosts(&k);
-    k.sets = sets;
     k.plane = plane;
-    k.mistakes = mistakes;
-    k.deaths = deaths;
-    k.join = join;
+    k.what = what;
     k.now = 1;
     cfg.np = (uint32_t)k.np;
     k.core = hvi_core_new(&cfg);
@@ -1015,7 +1042,8 @@ static uint64_t run_on(unsigned long seed, enum plane plane, bool mistakes, bool
 static void run(unsigned long seed, enum plane plane, bool mistakes, bool deaths,
                 bool join)
 {
-    run_on(seed, plane, mistakes, deaths, join, false);
+    run_on(seed, plane,
+           (struct what){.mistakes = mistakes, .deaths = deaths, .join = join});
 }
 
 static void run_seeds(int n, enum plane plane, bool mistakes, bool deaths, bool join)
@@ -1093,14 +1121,37 @@ Test(cluster, hosts_ranks_may_join_early, .timeout = 60)
 Test(cluster, hosts_ranks_leave_while_process_sets_go_on, .timeout = 60)
 {
     for (unsigned long i = 1; i <= 60; i++)
-        run_on(i, PLANE_HOSTS, i % 2 == 0, i % 3 == 0, false, true);
+        run_on(
+            i, PLANE_HOSTS,
+            (struct what){.mistakes = i % 2 == 0, .deaths = i % 3 == 0, .sets = true});
     cr_assert_gt(seen_early_byes, 60);
 }
 
 Test(cluster, hosts_what_fails_is_what_fails_without_them, .timeout = 60)
 {
-    for (unsigned long i = 1; i <= 30; i++)
-        cr_assert_eq(run_on(i, PLANE_HOSTS, true, false, false, i % 2 == 0),
-                     run_on(i, PLANE_TCP, true, false, false, i % 2 == 0), "seed %lu",
-                     i);
+    for (unsigned long i = 1; i <= 30; i++) {
+        struct what what = {.mistakes = true, .sets = i % 2 == 0, .stops = i % 3 == 0};
+
+        cr_assert_eq(run_on(i, PLANE_HOSTS, what), run_on(i, PLANE_TCP, what),
+                     "seed %lu", i);
+    }
+}
+
+Test(cluster, hosts_a_rank_that_is_stopped_delays_only, .timeout = 60)
+{
+    for (unsigned long i = 1; i <= 60; i++)
+        run_on(i, PLANE_HOSTS,
+               (struct what){.mistakes = i % 2 == 0,
+                             .deaths = i % 3 == 0,
+                             .join = i % 6 == 1,
+                             .sets = i % 5 < 2,
+                             .stops = true});
+    cr_assert_gt(seen_stops, 600);
+}
+
+Test(cluster, hosts_ranks_join_while_process_sets_go_on, .timeout = 60)
+{
+    for (unsigned long i = 1; i <= 60; i++)
+        run_on(i, PLANE_HOSTS,
+               (struct what){.deaths = i % 3 == 0, .join = true, .sets = true});
 }

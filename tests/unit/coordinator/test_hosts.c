@@ -205,9 +205,16 @@ Test(hosts, a_stall_names_ranks_not_hosts, .timeout = 10)
     feed_stalled(f, 1, "x", 10000, 0, NULL);
     feed_is(f, "send 3 PROBE probe=1\nsend 4 PROBE probe=1\n");
     feed_stalled(f, 3, "x", 10000, 1, three);
+    feed_probe_reply(f, 3, 1, "waits in allreduce 'x' for 10.0 s, 1 in flight");
     feed_probe_reply(f, 4, 1, "in the program");
     feed_has(f, "has waited 10.0 s for rank 3 (host h1, pid 103): in the program'\n");
     feed_free(f);
+}
+
+static void asked_all(struct feed *f)
+{
+    feed_is(f, "send 1 PROBE probe=1\nsend 2 PROBE probe=1\n"
+               "send 3 PROBE probe=1\nsend 4 PROBE probe=1\n");
 }
 
 Test(hosts, a_stall_on_the_only_host_that_has_come_names_the_others_too, .timeout = 10)
@@ -217,11 +224,90 @@ Test(hosts, a_stall_on_the_only_host_that_has_come_names_the_others_too, .timeou
 
     assign(f, 4, "x");
     feed_stalled(f, 1, "x", 10000, 1, one); /* nothing has been said to us */
-    feed_is(f, "send 2 PROBE probe=1\nsend 3 PROBE probe=1\nsend 4 PROBE probe=1\n");
+    asked_all(f);
+    feed_probe_reply(f, 1, 1, "waits in allreduce 'x' for 9.0 s, 1 in flight");
     feed_probe_reply(f, 2, 1, "in the program");
     feed_probe_reply(f, 3, 1, "waits in allreduce 'x' for 9.0 s, 1 in flight");
     feed_probe_reply(f, 4, 1, "in the program");
     feed_has(f, "for rank 1 (host h0, pid 101): in the program; rank 3 (host h1, pid "
                 "103): in the program'\n");
+    feed_free(f);
+}
+
+/* h0 runs it; rank 2 is stopped with the ORDER unread, so rank 3 knows nothing of it */
+Test(hosts, a_forwarder_that_is_stopped_is_named, .timeout = 10)
+{
+    for (int first = 0; first < 2; first++) {
+        struct feed *f = feed_up_hosts(4, 10000);
+
+        assign(f, 4, "x");
+        feed_ready(f, 1, 1, 0, 1);
+        feed_ready(f, 4, 1, 0, 1);
+        feed_forget(f);
+        feed_stalled(f, first == 0 ? 1 : 4, "x", 10000, first == 0 ? FEED_ORDERED : 0,
+                     NULL);
+        asked_all(f);
+        feed_stalled(f, first == 0 ? 4 : 1, "x", 10000, first == 0 ? 0 : FEED_ORDERED,
+                     NULL);
+        feed_probe_reply(f, 1, 1, "runs");
+        feed_probe_reply(f, 2, 1, "runs");
+        feed_probe_reply(f, 4, 1, "waits in allreduce 'x' for 9.0 s, 1 in flight");
+        feed_wait(f, 1000);
+        feed_is(f, "note stall text='allreduce 'x' has waited 10.0 s for rank 2 (host "
+                   "h1, pid 102): does not answer'\n");
+        feed_free(f);
+    }
+}
+
+/* what a set of others waits for may be with a rank that is no member */
+Test(hosts, a_forwarder_outside_of_the_set_is_named, .timeout = 10)
+{
+    static const int32_t odd[] = {1, 3};
+    struct feed *f = feed_up_hosts(4, 10000);
+
+    for (uint64_t conn = 1; conn <= 4; conn++)
+        feed_pset_add(f, conn, 2, odd);
+    feed_announce(f, 2, 1, &(struct feed_op){.name = "x", .pset = 1});
+    feed_announce(f, 4, 1, &(struct feed_op){.name = "x", .pset = 1});
+    feed_has(f, "ORDER");
+    feed_forget(f);
+    feed_stalled_in(f, 4, "x", 1, 10000, 0, NULL);
+    asked_all(f);
+    feed_probe_reply(f, 1, 1, "in the program");
+    feed_probe_reply(f, 2, 1, "runs");
+    feed_probe_reply(f, 4, 1, "waits in allreduce 'x' for 9.0 s, 1 in flight");
+    feed_wait(f, 1000);
+    feed_is(f, "note stall text='allreduce 'x' in process set 1 has waited 10.0 s for "
+               "rank 2 (host h1, pid 102): does not answer'\n");
+    feed_free(f);
+}
+
+/* the root of a broadcast has done its part: it is not what others wait for */
+Test(hosts, who_has_ended_its_part_is_not_named, .timeout = 10)
+{
+    struct feed *f = feed_up_hosts(4, 10000);
+
+    assign(f, 4, "x");
+    feed_stalled(f, 3, "x", 10000, FEED_ORDERED, NULL);
+    asked_all(f);
+    feed_probe_reply(f, 1, 1, "in the program");
+    feed_probe_reply(f, 2, 1, "in the program");
+    feed_probe_reply(f, 3, 1, "runs");
+    feed_probe_reply(f, 4, 1, "runs");
+    feed_is(f, "note stall text='allreduce 'x' has waited 10.0 s for rank 3 (host h1, "
+               "pid 103): runs'\n");
+    feed_free(f);
+}
+
+Test(hosts, what_has_gone_on_meanwhile_is_no_stall, .timeout = 10)
+{
+    struct feed *f = feed_up_hosts(4, 10000);
+
+    assign(f, 4, "x");
+    feed_stalled(f, 3, "x", 10000, 0, NULL);
+    asked_all(f);
+    for (uint64_t conn = 1; conn <= 4; conn++)
+        feed_probe_reply(f, conn, 1, "in the program");
+    feed_is(f, "");
     feed_free(f);
 }
