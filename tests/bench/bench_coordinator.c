@@ -1,8 +1,9 @@
 /**
- * What a step costs the coordinator: simulated ranks, 8 to a host, whose tensors all
+ * What a step costs the coordinator: simulated ranks, 8 to a host (of 8: 4), whose tensors all
  * have ids, without host aggregation (plane tcp: every rank sends READY and gets ORDER)
  * and with it (plane hosts: one of each per host). Opens and seals the records of all
- * messages, as the coordinator does; no sockets. One line per size.
+ * messages, as the coordinator does; no sockets. One JSON line per size and way: messages
+ * of a step in and out, time of a step on one core.
  *
  *     bench_coordinator [STEPS [TENSORS [ROUNDS]]]
  *
@@ -31,6 +32,12 @@ struct sim {
     struct hvi_buf sealed, plain, out, frame;
     uint64_t nin, nout; /* messages of the steps */
 };
+
+/* A single host would not need the coordinator. */
+static int32_t per_host(const struct sim *s)
+{
+    return s->np > PER_HOST ? PER_HOST : PER_HOST / 2;
+}
 
 static void must(bool ok, const char *what)
 {
@@ -101,7 +108,7 @@ static void hello(struct sim *s, int32_t rank)
     uint32_t type;
 
     step(s, &ev);
-    snprintf(host, sizeof host, "h%d", rank / PER_HOST);
+    snprintf(host, sizeof host, "h%d", rank / per_host(s));
     m.version = (char *)"bench";
     m.want_rank = rank;
     m.host = m.host_id = host;
@@ -196,7 +203,7 @@ static double run_step(struct sim *s)
 
         for (uint32_t i = 0; i < n; i++)
             ids[i] = (struct hvi_ready_id){at + i, 1};
-        for (int32_t r = 0; r < s->np; r += s->hosts ? PER_HOST : 1)
+        for (int32_t r = 0; r < s->np; r += s->hosts ? per_host(s) : 1)
             us += take_ready(s, r, ids, n);
     }
     s->now++;
@@ -245,39 +252,30 @@ static void measure(struct sim *s, uint32_t steps, double *p50_us, double *p99_u
 
 int main(int argc, char **argv)
 {
-    static const int32_t sizes[] = {16, 64, 256, 1024, 4096, 16384};
+    static const int32_t sizes[] = {8, 64, 256, 1000, 4096, 16384};
     uint32_t steps = argc > 1 ? (uint32_t)atoi(argv[1]) : 100;
     uint32_t tensors = argc > 2 ? (uint32_t)atoi(argv[2]) : 161;
     uint32_t rounds = argc > 3 ? (uint32_t)atoi(argv[3]) : 4;
 
     must(steps > 0 && tensors > 0 && tensors <= TENSORS_MAX && rounds > 0,
          "usage: bench_coordinator [STEPS [TENSORS [ROUNDS]]]");
-    printf(
-        "a step of %u tensors in %u portions; messages in and out, time p50 and p99, "
-        "time per rank\n",
-        tensors, rounds);
-    printf("%6s %6s | %32s %20s | %32s %20s\n", "ranks", "hosts",
-           "every rank: messages", "us  (ns/rank)", "every host: messages",
-           "us  (ns/rank)");
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        double p50[2], p99[2];
-        struct sim s[2];
-
-        memset(s, 0, sizeof s);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int k = 0; k < 2; k++) {
-            s[k].np = sizes[i];
-            s[k].hosts = k == 1;
-            s[k].tensors = tensors;
-            s[k].rounds = rounds;
-            s[k].now = 1;
-            measure(&s[k], steps, &p50[k], &p99[k]);
+            struct sim s;
+            double p50, p99;
+
+            memset(&s, 0, sizeof s);
+            s.np = sizes[i];
+            s.hosts = k == 1;
+            s.tensors = tensors;
+            s.rounds = rounds;
+            s.now = 1;
+            measure(&s, steps, &p50, &p99);
+            printf("{\"peer\": \"%s\", \"np\": %d, \"control\": \"%u in %u\", "
+                   "\"in\": %lu, \"out\": %lu, \"med_us\": %.1f, \"p99_us\": %.1f}\n",
+                   s.hosts ? "a host" : "a rank", s.np, tensors, rounds,
+                   (unsigned long)s.nin, (unsigned long)s.nout, p50, p99);
+            fflush(stdout);
         }
-        printf("%6d %6d |", sizes[i], sizes[i] / PER_HOST);
-        for (int k = 0; k < 2; k++)
-            printf(" %7lu in %7lu out %9.0f %9.0f us (%6.0f) %s",
-                   (unsigned long)s[k].nin, (unsigned long)s[k].nout, p50[k], p99[k],
-                   p50[k] * 1e3 / sizes[i], k == 0 ? "|" : "\n");
-        fflush(stdout);
-    }
     return 0;
 }
