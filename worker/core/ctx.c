@@ -16,6 +16,7 @@ struct hvi_ctx *hvi_ctx_new(void)
     c->conn.fd = -1;
     c->wake_fd = -1;
     pthread_mutex_init(&c->exec, NULL);
+    pthread_mutex_init(&c->reader, NULL);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->cond, NULL);
     pthread_cond_init(&c->pset_cond, NULL);
@@ -74,6 +75,7 @@ static void ctx_free(struct hvi_ctx *c)
     free(c->peers);
     hvi_wipe(c->epoch_key, sizeof c->epoch_key);
     pthread_mutex_destroy(&c->exec);
+    pthread_mutex_destroy(&c->reader);
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->cond);
     pthread_cond_destroy(&c->pset_cond);

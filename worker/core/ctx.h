@@ -216,8 +216,16 @@ struct hvi_ctx {
     struct hvd_stats stats;
     struct hvi_timeline *timeline;
 
-    struct hvi_conn conn; /* under lock after forming */
-    int wake_fd;          /* link thread's eventfd */
+    struct hvi_conn conn;    /* after forming: `out` under lock, `in` and `plain` under
+                           * reader */
+    int wake_fd;             /* link thread's eventfd */
+    pthread_mutex_t reader;  /* whoever reads the connection; taken before lock */
+    enum hvd_status read_rc; /* under reader: it cannot be read any more */
+    struct hvi_err read_err;
+    _Atomic int readers;     /* threads in hvd_wait that read it themselves */
+    _Atomic uint32_t reads;  /* what they have read */
+    _Atomic bool link_dozes; /* the link thread leaves it to them */
+    _Atomic bool forwards;   /* HOSTS: ORDER comes to this rank */
     pthread_t link_thread, exec_thread;
     bool link_running, exec_running;
 };
@@ -354,6 +362,11 @@ enum hvd_status hvi_conn_wait(struct hvi_conn *conn, int64_t deadline_ms,
                               struct hvi_msg *out, struct hvi_err *err);
 void hvi_conn_fini(struct hvi_conn *conn);
 void *hvi_link_thread(void *ctx);
+/** A thread that waits reads the connection itself, and takes what has come, if nobody
+ *  else is at it. true: something has come. Without the lock; callbacks may run. */
+bool hvi_link_read(struct hvi_ctx *c);
+/** Nobody reads for the link thread any more. */
+void hvi_link_wake(struct hvi_ctx *c);
 void hvi_link_kick(struct hvi_ctx *c);
 /** The epoch is over for this rank: everything in flight fails. Any thread, no lock. */
 void hvi_ctx_fail(struct hvi_ctx *c, enum hvd_status status, const char *fmt, ...)

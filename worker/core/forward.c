@@ -77,6 +77,7 @@ static enum hvd_status on_order(struct hvi_ctx *c, const uint8_t *payload,
     enum hvd_status rc =
         hvi_order_get(payload, size_bytes, &epoch, &groups, &count, err);
 
+    atomic_store(&c->forwards, true);
     if (rc == HVD_OK && epoch == c->epoch && !c->board_left)
         rc = append(c, groups, count, err);
     free(groups);
