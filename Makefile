@@ -206,6 +206,16 @@ fuzz: fuzz-bin
 	B=$(B) scripts/fuzz.sh $(FUZZ_SECONDS)
 -include $(shell find $(F) -name '*.d' 2>/dev/null)
 
+# ---- what a step costs the coordinator: simulated, up to 16,384 ranks
+BENCH_COORD := $(B)/tests/bench/bench_coordinator
+BENCH_COORD_SRC := tests/bench/bench_coordinator.c $(call find_c,coordinator/core) $(PROTO_SRC)
+$(BENCH_COORD): $(BENCH_COORD_SRC) tests/bench/manyranks.h tests/bench/bench.h $(GEN_O)
+	$(call say,CC,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(filter-out -MMD -MP,$(CFLAGS_ALL)) -include tests/bench/manyranks.h \
+	  $(filter %.c %.o,$^) -o $@ $(LDFLAGS_ALL) $(LIBS_WORKER)
+bench-coordinator: $(BENCH_COORD)
+	$(BENCH_COORD)
+
 # ---- the rest
 bench: all
 	scripts/bench.sh
@@ -259,7 +269,7 @@ clean:
 help:
 	@sed -n 's/^#   //p' Makefile
 
-.PHONY: all wheel python-dev unit fakes test bench lint fuzz fuzz-bin fuzz-replay soak install clean help
+.PHONY: all wheel python-dev unit fakes test bench bench-coordinator lint fuzz fuzz-bin fuzz-replay soak install clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

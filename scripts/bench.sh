@@ -4,8 +4,8 @@
 # do. Prints tables with ratios and goals; a peer that is not installed is left out and named.
 #   scripts/bench.sh [--reps N] [--np "2 4"] [--seconds S] [--max BYTES] [--out FILE]
 #                    [--horovod PYTHON] [--python PYTHON] [--readme] [PART...]
-# PART: ceilings allreduce steps torch launch launch-hosts output idle sweep; without one all but
-# sweep. launch-hosts needs root, for hosts in network namespaces.
+# PART: ceilings allreduce steps torch launch launch-hosts output idle control sweep; without
+# one all but sweep. launch-hosts needs root, for hosts in network namespaces.
 # --seconds: at most so long a size (1). --max: largest allreduce (67108864). --horovod: an
 # interpreter with the original Horovod. --python: one with PyTorch (/usr/bin/python3).
 # FILE (build/bench.jsonl) keeps the samples; beside it come FILE's .json, .svg and .txt.
@@ -44,6 +44,7 @@ done
 "${CC:-gcc}" $flags tests/bench/bench_plane.c "$B/lib/libhvi.a" -lm -pthread -o "$bench/bench_plane" || exit 1
 # shellcheck disable=SC2086
 "${CC:-gcc}" $flags -O3 -march=native tests/bench/ceiling.c -o "$bench/ceiling" || exit 1
+make -s B="$B" "$bench/bench_coordinator" >/dev/null || exit 1
 for mpi in openmpi mpich; do
     command -v mpicc.$mpi >/dev/null || continue
     for program in mpi_allreduce mpi_step mpi_init; do

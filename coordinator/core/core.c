@@ -207,7 +207,8 @@ void hvi_core_violation(struct hvi_core *core, struct conn *c, const char *fmt, 
     va_end(ap);
     hvi_text_add(&t, "protocol error: %s", what);
     tell_violation(core, c, t.s);
-    if (c->state == CONN_MEMBER) {
+    if (c->state == CONN_MEMBER || (c->state == CONN_LEFT && c->rank < core->size &&
+                                    core->members[c->rank].left == c)) {
         int32_t rank = c->rank;
 
         hvi_core_drop(core, c);
@@ -381,8 +382,15 @@ static void ready(struct hvi_core *core, const struct hvi_event *ev)
 {
     struct conn *c = hvi_core_conn(core, ev->conn);
 
-    if (c == NULL || c->state == CONN_LEFT)
+    if (c == NULL)
         return;
+    if (c->state == CONN_LEFT) {
+        /* a leaver may still speak for its host */
+        if (core->plane == HVI_PLANE_HOSTS && core->phase == EP_OPEN &&
+            c->rank < core->size && core->members[c->rank].left == c)
+            hvi_ready_frame(core, c, ev->epoch, ev->ids, ev->nids);
+        return;
+    }
     if (c->state != CONN_MEMBER || core->phase == EP_FORMING)
         hvi_core_violation(core, c, "unexpected READY");
     else if (core->phase == EP_OPEN)

@@ -109,6 +109,14 @@ void hvi_emit_send(struct hvi_core *core, const struct conn *c, struct hvi_out *
     frame->refs++;
 }
 
+/* What takes back, or ends, what groups may rest on: a rank that hears of these by
+ * another rank's ORDER must not overtake them. */
+static bool after_order(uint32_t type)
+{
+    return type == HVI_MSG_EVICT || type == HVI_MSG_JOIN_DONE ||
+           type == HVI_MSG_PSET_REPLY || type == HVI_MSG_PEER_BYE;
+}
+
 void hvi_emit_msg(struct hvi_core *core, const struct conn *c, uint32_t type,
                   const void *body, bool last)
 {
@@ -116,6 +124,8 @@ void hvi_emit_msg(struct hvi_core *core, const struct conn *c, uint32_t type,
 
     if (c == NULL)
         return;
+    if (after_order(type))
+        hvi_ready_mark_seq(core, c);
     f = hvi_emit_frame(core, type, body);
     hvi_emit_send(core, c, f, last, false);
     hvi_out_unref(f);
@@ -128,8 +138,11 @@ void hvi_emit_all(struct hvi_core *core, const struct rankset *who, int32_t exce
 
     for (int32_t r = 0; r < core->size && f != NULL; r++)
         if (r != except && hvi_member_live(&core->members[r]) &&
-            (who == NULL || rankset_has(who, r)))
+            (who == NULL || rankset_has(who, r))) {
+            if (after_order(type))
+                hvi_ready_mark_seq(core, core->members[r].conn);
             hvi_emit_send(core, core->members[r].conn, f, false, false);
+        }
     hvi_out_unref(f);
 }
 

@@ -45,9 +45,12 @@ void hvi_epoch_reset(struct hvi_core *core)
     hvi_form_forget_failure(core);
     free(core->members);
     free(core->places);
+    free(core->hosts);
     hvi_out_unref(core->peers);
     core->members = NULL;
     core->places = NULL;
+    core->hosts = NULL;
+    core->nhosts = 0;
     core->peers = NULL;
     core->size = 0;
     core->nverdicts = 0;

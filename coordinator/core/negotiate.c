@@ -1,7 +1,8 @@
 /*
  * First-time operations (PROTOCOL.md section 5). Happy path: every member announces the
  * name; the requests are equal; the name gets an id (ASSIGN to all members). On plane
- * tcp that also makes the id ready on those who announced it.
+ * tcp that also makes the id ready on those who announced it, on plane hosts if these
+ * are all members.
  *
  * Failure paths: requests differ, or a member has joined and the kind is not allreduce:
  * FAIL to all members, the job goes on. A rank announces another request under a name
@@ -314,6 +315,7 @@ static void assign(struct hvi_core *core, struct op *op)
     struct variant *v = op->variants;
     struct rankset announced = op->announced;
     int32_t nannounced = op->nannounced;
+    bool hosts = core->plane == HVI_PLANE_HOSTS;
 
     for (int32_t r = 0; r < core->size; r++)
         if (rankset_has(&v->who, r))
@@ -332,15 +334,17 @@ static void assign(struct hvi_core *core, struct op *op)
     m.epoch = core->epoch;
     m.id = s->id;
     m.generation = s->generation;
+    m.ordered = hosts && nannounced == s->set->nranks;
     m.request = hvi_request_to_msg(s->req);
+    /* plane hosts: a forwarder need not be a member */
     if (m.request != NULL)
-        hvi_emit_all(core, &s->set->set, -1, HVI_MSG_ASSIGN, &m);
+        hvi_emit_all(core, hosts ? NULL : &s->set->set, -1, HVI_MSG_ASSIGN, &m);
     else
         core->oom = true;
     hvi_request_msg_free(m.request);
     if (core->oom)
         return;
-    if (core->plane == HVI_PLANE_SHM)
+    if (core->plane == HVI_PLANE_SHM || (hosts && !m.ordered))
         return;
     s->ready = announced;
     s->nready = nannounced;
@@ -435,7 +439,7 @@ static bool take_request(struct hvi_core *core, struct conn *c, struct hvi_reque
     slot = hvi_negotiate_slot(core, set->id, req->name);
     if (slot != NULL && hvi_request_same(slot->req, req)) {
         hvi_request_free(req); /* our ASSIGN is on its way; it counts as ready then */
-        return core->plane == HVI_PLANE_SHM ||
+        return core->plane != HVI_PLANE_TCP ||
                hvi_ready_mark(core, c, slot->id, slot->generation);
     }
     if (over_limit(core, c, req)) {
@@ -528,12 +532,30 @@ void hvi_negotiate_drop_set(struct hvi_core *core, struct pset *set)
 
 /* ---- begin and end of an epoch */
 
+/* A host's ranks follow one another on plane hosts; on others nobody asks. */
+static void list_hosts(struct hvi_core *core)
+{
+    core->nhosts = 0;
+    for (int32_t r = 0; r < core->size; r++)
+        if (core->places[r].host_index >= core->nhosts)
+            core->nhosts = core->places[r].host_index + 1;
+    free(core->hosts);
+    core->hosts = hvi_core_alloc(core, (size_t)core->nhosts, sizeof *core->hosts);
+    for (int32_t r = 0; core->hosts != NULL && r < core->size; r++) {
+        struct host *h = &core->hosts[core->places[r].host_index];
+
+        if (h->count++ == 0)
+            h->first = r;
+    }
+}
+
 void hvi_negotiate_begin(struct hvi_core *core)
 {
     int32_t all[HVD_RANKS_MAX];
 
     for (int32_t r = 0; r < core->size; r++)
         all[r] = r;
+    list_hosts(core);
     core->next_pset = 0;
     core->seq = 0;
     core->njoined = core->nsettled = 0;

@@ -91,8 +91,10 @@ struct pset *hvi_psets_make(struct hvi_core *core, const int32_t *ranks, int32_t
     }
     memcpy(set->ranks, ranks, (size_t)nranks * sizeof *ranks);
     set->nranks = nranks;
-    for (int32_t i = 0; i < nranks; i++)
+    for (int32_t i = 0; i < nranks; i++) {
         rankset_add(&set->set, ranks[i]);
+        rankset_add(&set->hosts, core->places[ranks[i]].host_index);
+    }
     set->id = core->next_pset;
     HASH_ADD(hh, core->psets, id, sizeof set->id, set);
     if (set->hh.tbl == NULL) {

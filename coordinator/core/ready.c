@@ -1,7 +1,9 @@
 /*
- * Plane tcp: readiness of known ids, and the order (PROTOCOL.md section 5). An id is
- * complete when every member of its set is ready or has joined; what became complete in
- * one step is fused and sent to all ranks as one ORDER, higher priority first.
+ * Planes tcp and hosts: readiness of known ids, and the order (PROTOCOL.md section 5).
+ * An id is complete when every member of its set is ready or has joined; what became
+ * complete in one step is fused and sent to all ranks as one ORDER, higher priority
+ * first. On plane hosts a READY speaks for all members on the sender's host, and ORDER
+ * goes to one rank of each host, with what concerns it.
  */
 #include "coordinator/core/state.h"
 
@@ -16,7 +18,7 @@ void hvi_ready_clear(struct slot *slot)
 {
     memset(&slot->ready, 0, sizeof slot->ready);
     slot->nready = 0;
-    slot->queued = false;
+    slot->queued = slot->joined = false;
     hvi_list_remove(&slot->partial);
 }
 
@@ -34,11 +36,43 @@ static void check_complete(struct hvi_core *core, struct slot *s)
         hvi_ready_complete(core, s);
 }
 
+static const struct host *host_of(const struct hvi_core *core, int32_t rank)
+{
+    return &core->hosts[core->places[rank].host_index];
+}
+
+/* Who a READY of this rank speaks for. */
+static struct host speaks_for(const struct hvi_core *core, int32_t rank)
+{
+    if (core->plane == HVI_PLANE_HOSTS)
+        return *host_of(core, rank);
+    return (struct host){.first = rank, .count = 1};
+}
+
+/* What keeps READY from counting, NULL: nothing. */
+static const char *check_ready(const struct slot *s, struct host from)
+{
+    bool any = false;
+
+    for (int32_t r = from.first; r < from.first + from.count; r++) {
+        if (rankset_has(&s->ready, r))
+            return "twice";
+        any = any || rankset_has(&s->set->set, r);
+    }
+    return any ? NULL : "of another process set";
+}
+
 bool hvi_ready_mark(struct hvi_core *core, struct conn *c, uint32_t id,
                     uint32_t generation)
 {
-    struct slot *s = id < core->nslots_used ? &core->slots[id] : NULL;
+    bool joined = core->plane == HVI_PLANE_HOSTS && (id & HVI_READY_JOINED) != 0;
+    struct host from = speaks_for(core, c->rank);
+    const char *wrong;
+    struct slot *s;
 
+    if (joined)
+        id &= ~HVI_READY_JOINED;
+    s = id < core->nslots_used ? &core->slots[id] : NULL;
     if (s == NULL || generation > s->generation) {
         hvi_core_violation(core, c, "READY of unknown id %u, generation %u", id,
                            generation);
@@ -46,20 +80,24 @@ bool hvi_ready_mark(struct hvi_core *core, struct conn *c, uint32_t id,
     }
     if (s->req == NULL || generation < s->generation)
         return true; /* the EVICT is on its way */
-    if (!rankset_has(&s->set->set, c->rank) || rankset_has(&s->ready, c->rank)) {
-        hvi_core_violation(core, c, "READY of id %u %s", id,
-                           rankset_has(&s->ready, c->rank) ? "twice"
-                                                           : "of another process set");
+    wrong = check_ready(s, from);
+    if (wrong != NULL) {
+        hvi_core_violation(core, c, "READY of id %u %s", id, wrong);
         return false;
     }
     for (size_t i = 0; core->gone_any && i < HVD_RANKS_MAX / 64; i++)
         if ((s->set->set.w[i] & core->gone.w[i]) != 0)
             return true; /* PEER_BYE is on its way */
-    rankset_add(&s->ready, c->rank);
-    if (s->nready++ == 0) {
+    if (s->nready == 0) {
         s->since_ms = core->now;
         hvi_list_append(&core->partial, &s->partial);
     }
+    for (int32_t r = from.first; r < from.first + from.count; r++)
+        if (rankset_has(&s->set->set, r)) {
+            rankset_add(&s->ready, r);
+            s->nready++;
+        }
+    s->joined = s->joined || joined;
     check_complete(core, s);
     return true;
 }
@@ -108,7 +146,7 @@ static void sort_by_priority(struct hvi_core *core)
 static bool spoiled(const struct hvi_core *core, const struct slot *s)
 {
     return s->req->kind != HVD_ALLREDUCE &&
-           hvi_negotiate_joined(core, s->set, &s->ready) > 0;
+           (s->joined || hvi_negotiate_joined(core, s->set, &s->ready) > 0);
 }
 
 /* Moves the ids that run with queue[at] to ids; what is taken is marked as not queued. */
@@ -137,20 +175,89 @@ static uint32_t collect_group(struct hvi_core *core, uint32_t at, uint32_t *ids)
     return n;
 }
 
-static void send_order(struct hvi_core *core, const struct hvi_order_group *groups,
-                       uint32_t count)
+static struct hvi_out *order_frame(struct hvi_core *core,
+                                   const struct hvi_order_group *groups, uint32_t count)
 {
     struct hvi_out *f = hvi_core_alloc(core, 1, sizeof *f);
 
     if (f == NULL)
-        return;
+        return NULL;
     f->refs = 1;
     if (hvi_order_put(&f->head, core->epoch, groups, count) != HVD_OK)
         core->oom = true;
+    return f;
+}
+
+static void send_to_ranks(struct hvi_core *core, const struct hvi_order_group *groups,
+                          uint32_t count)
+{
+    struct hvi_out *f = order_frame(core, groups, count);
+
     for (int32_t r = 0; r < core->size && !core->oom; r++)
         if (hvi_member_live(&core->members[r]))
             hvi_emit_send(core, core->members[r].conn, f, false, false);
     hvi_out_unref(f);
+}
+
+void hvi_ready_mark_seq(struct hvi_core *core, const struct conn *c)
+{
+    Hvi__Mark m = HVI__MARK__INIT;
+    uint64_t *told;
+
+    if (c == NULL || core->plane != HVI_PLANE_HOSTS || core->phase != EP_OPEN)
+        return;
+    told = &core->members[c->rank].told_seq;
+    m.epoch = core->epoch;
+    m.seq = host_of(core, c->rank)->sent_seq;
+    if (*told >= m.seq)
+        return;
+    *told = m.seq;
+    hvi_emit_msg(core, c, HVI_MSG_MARK, &m, false);
+}
+
+/* The lowest living rank of a host, NULL: all have left. */
+static struct member *forwarder(struct hvi_core *core, const struct host *h)
+{
+    for (int32_t r = h->first; r < h->first + h->count; r++)
+        if (hvi_member_live(&core->members[r]))
+            return &core->members[r];
+    return NULL;
+}
+
+/* Those of the groups that have members on host i; mine has room for all. */
+static uint32_t groups_of(const struct hvi_core *core, int32_t i,
+                          const struct hvi_order_group *groups, uint32_t count,
+                          struct hvi_order_group *mine)
+{
+    uint32_t n = 0;
+
+    for (uint32_t k = 0; k < count; k++)
+        if (rankset_has(&core->slots[groups[k].ids[0]].set->hosts, i))
+            mine[n++] = groups[k];
+    return n;
+}
+
+static void send_to_hosts(struct hvi_core *core, const struct hvi_order_group *groups,
+                          uint32_t count)
+{
+    struct hvi_order_group *mine = hvi_core_alloc(core, count, sizeof *mine);
+    struct hvi_out *all = order_frame(core, groups, count);
+
+    for (int32_t i = 0; i < core->nhosts && mine != NULL && !core->oom; i++) {
+        struct member *m = forwarder(core, &core->hosts[i]);
+        uint32_t n = m != NULL ? groups_of(core, i, groups, count, mine) : 0;
+        struct hvi_out *some;
+
+        if (n == 0)
+            continue;
+        hvi_ready_mark_seq(core, m->conn);
+        some = n < count ? order_frame(core, mine, n) : NULL;
+        hvi_emit_send(core, m->conn, n < count ? some : all, false, false);
+        hvi_out_unref(some);
+        core->hosts[i].sent_seq = m->told_seq = mine[n - 1].seq + 1;
+    }
+    hvi_out_unref(all);
+    free(mine);
 }
 
 void hvi_ready_flush(struct hvi_core *core)
@@ -180,7 +287,10 @@ void hvi_ready_flush(struct hvi_core *core)
         nids += g->nids;
         ngroups++;
     }
-    send_order(core, groups, ngroups);
+    if (core->plane == HVI_PLANE_HOSTS)
+        send_to_hosts(core, groups, ngroups);
+    else
+        send_to_ranks(core, groups, ngroups);
     for (uint32_t i = 0; i < core->nqueue; i++) {
         struct slot *s = &core->slots[core->queue[i]];
 

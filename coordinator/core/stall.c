@@ -100,6 +100,32 @@ static void add_absent(const struct hvi_core *core, const struct pset *set,
             rankset_add(out, set->ranks[i]);
 }
 
+/* Plane hosts: what a rank waits for may be with any rank of its host: READY and ORDER
+ * pass through one of them. */
+static void add_hosts(const struct hvi_core *core, struct rankset *out)
+{
+    struct rankset hosts = {{0}};
+
+    for (int32_t r = 0; r < core->size; r++)
+        if (rankset_has(out, r))
+            rankset_add(&hosts, core->places[r].host_index);
+    for (int32_t r = 0; r < core->size; r++)
+        if (rankset_has(&hosts, core->places[r].host_index) &&
+            core->members[r].conn != NULL)
+            rankset_add(out, r);
+}
+
+static void add_listed(const struct hvi_core *core, const struct conn *c,
+                       const struct pset *set, const Hvi__Stalled *m,
+                       struct rankset *out)
+{
+    for (size_t i = 0; i < m->n_missing; i++)
+        if (m->missing[i] >= 0 && m->missing[i] < core->size &&
+            rankset_has(&set->set, m->missing[i]) && m->missing[i] != c->rank)
+            rankset_add(out, m->missing[i]);
+}
+
+/* Who may keep it from going on: they are asked, and the report names some of them. */
 static void find_missing(struct hvi_core *core, const struct conn *c,
                          const struct pset *set, const Hvi__Stalled *m,
                          struct rankset *out)
@@ -112,14 +138,14 @@ static void find_missing(struct hvi_core *core, const struct conn *c,
         return;
     }
     slot = hvi_negotiate_slot(core, m->pset, m->name);
-    if (slot != NULL && slot->nready > 0) {
+    if (m->ordered)
+        *out = set->set;
+    else if (slot != NULL && (slot->nready > 0 || core->plane == HVI_PLANE_HOSTS))
         add_absent(core, set, &slot->ready, out);
-        return;
-    }
-    for (size_t i = 0; i < m->n_missing; i++)
-        if (m->missing[i] >= 0 && m->missing[i] < core->size &&
-            rankset_has(&set->set, m->missing[i]) && m->missing[i] != c->rank)
-            rankset_add(out, m->missing[i]);
+    else
+        add_listed(core, c, set, m, out);
+    if (core->plane == HVI_PLANE_HOSTS)
+        add_hosts(core, out);
 }
 
 /* ---- asking */
@@ -151,14 +177,25 @@ static void ask_agents(struct hvi_core *core, struct stall *s)
     }
 }
 
+static void op_name(const struct stall *s, char out[HVD_NAME_MAX + 1])
+{
+    snprintf(out, HVD_NAME_MAX + 1, "%.*s", (int)(s->key.size - 4),
+             (const char *)s->key.bytes + 4);
+}
+
 static void ask(struct hvi_core *core, struct stall *s)
 {
     Hvi__Probe m = HVI__PROBE__INIT;
+    char name[HVD_NAME_MAX + 1];
 
     s->probe = ++core->next_probe;
     s->due_ms = core->now + HVI_PROBE_MS;
     m.epoch = core->epoch;
     m.probe = s->probe;
+    op_name(s, name);
+    if (s->kind != HVD_KIND_UNSET)
+        m.name = name;
+    m.pset = s->pset;
     for (int32_t r = 0; r < core->size; r++)
         if (rankset_has(&s->missing, r) && hvi_member_live(&core->members[r]))
             rankset_add(&s->asked, r);
@@ -205,29 +242,43 @@ static const struct stall_answer *heard(const struct stall *s, int32_t rank)
     return NULL;
 }
 
-static void op_name(const struct stall *s, char out[HVD_NAME_MAX + 1])
+/* Who reported it does not wait any more. */
+static bool went_on(const struct stall *s)
 {
-    snprintf(out, HVD_NAME_MAX + 1, "%.*s", (int)(s->key.size - 4),
-             (const char *)s->key.bytes + 4);
+    const struct stall_answer *a = heard(s, s->reporter);
+
+    return a != NULL && a->doing != NULL && !a->waits;
 }
 
-/* Who waits in the very operation is not what it waits for, if somebody else is. */
-static void drop_waiting(const struct hvi_core *core, struct stall *s)
+/* Those of the asked that the report names: who does not answer; who has not brought it,
+ * if it has no place in the order; else who is in it. */
+static void choose(struct hvi_core *core, struct stall *s)
 {
-    char name[HVD_NAME_MAX + 1], start[300];
-    struct rankset left = s->missing;
+    const struct pset *set = hvi_psets_find(core, s->pset);
+    struct rankset mute = {{0}}, absent = {{0}}, others = s->missing;
+    bool ordered = s->ordered;
 
-    op_name(s, name);
-    snprintf(start, sizeof start, "waits in %s '%.200s'", hvi_kind_name(s->kind), name);
     for (int32_t r = 0; r < core->size; r++) {
-        const struct stall_answer *a = rankset_has(&left, r) ? heard(s, r) : NULL;
+        const struct stall_answer *a = heard(s, r);
 
-        if (a != NULL && a->doing != NULL &&
-            strncmp(a->doing, start, strlen(start)) == 0)
-            rankset_del(&left, r);
+        if (!rankset_has(&s->missing, r))
+            continue;
+        if (a == NULL || a->doing == NULL)
+            rankset_add(&mute, r);
+        else if (!a->waits && !core->members[r].joined &&
+                 (set == NULL || rankset_has(&set->set, r)))
+            rankset_add(&absent, r);
+        if (a != NULL && a->doing != NULL && !a->waits)
+            rankset_del(&others, r);
+        ordered = ordered || (a != NULL && a->ordered);
     }
-    if (!no_ranks(&left))
-        s->missing = left;
+    for (size_t i = 0; !ordered && i < HVD_RANKS_MAX / 64; i++)
+        mute.w[i] |= absent.w[i];
+    rankset_del(&others, s->reporter);
+    if (!no_ranks(&mute))
+        s->missing = mute;
+    else if (!no_ranks(&others))
+        s->missing = others;
 }
 
 static void add_state(struct text *t, const struct hvi_core *core,
@@ -284,7 +335,12 @@ static void report(struct hvi_core *core, struct stall *s)
                s->waited_ms >= core->cfg.stall_shutdown_ms;
     struct text t = {.n = 0};
 
-    drop_waiting(core, s);
+    if (went_on(s)) {
+        s->reported_ms = core->now;
+        s->more = 0;
+        return;
+    }
+    choose(core, s);
     word_report(core, s, &t);
     s->reported_ms = core->now;
     s->more = 0;
@@ -411,9 +467,13 @@ void hvi_stall_reported(struct hvi_core *core, struct conn *c, const Hvi__Stalle
     if (m->waited_ms > s->waited_ms || !collecting(s))
         s->waited_ms = m->waited_ms;
     s->kind = m->kind;
+    if (!fresh && collecting(s))
+        s->ordered = s->ordered || m->ordered;
     if (!fresh && (collecting(s) || core->now - s->reported_ms <
                                         (int64_t)core->cfg.stall_warn_ms * 9 / 10))
         return;
+    s->ordered = m->ordered;
+    s->reporter = c->rank;
     start_report(core, s, &missing);
 }
 
@@ -430,6 +490,8 @@ void hvi_stall_probe_reply(struct hvi_core *core, struct conn *c,
         return;
     free(a->doing);
     a->doing = hvi_core_strdup(core, m->doing);
+    a->waits = m->waits;
+    a->ordered = m->ordered;
     rankset_add(&s->answered, c->rank);
     report_if_complete(core, s);
 }
@@ -493,6 +555,8 @@ static void report_calls(struct hvi_core *core)
     if (s == NULL || (s->probe != 0 && collecting(s)))
         return;
     s->kind = HVD_KIND_UNSET;
+    s->ordered = false;
+    s->reporter = (int32_t)(oldest - core->members);
     s->waited_ms = (uint64_t)(core->now - oldest->call_ms);
     start_report(core, s, &missing);
 }

@@ -26,7 +26,7 @@
           */
 #define HVI_PLANE_SHM 1
 #define HVI_PLANE_TCP 2
-#define HVI_PLANE_HOSTS 3 /* orders as tcp does */
+#define HVI_PLANE_HOSTS 3 /* one READY and one ORDER per host */
 
 /* ---- sets of ranks */
 struct rankset {
@@ -113,7 +113,14 @@ struct member {
     uint64_t pending_bytes;
     struct pset_call *calls, *last_call; /* process set calls, oldest first */
     uint32_t ncalls;
-    int64_t call_ms; /* since when the oldest waits */
+    int64_t call_ms;   /* since when the oldest waits */
+    uint64_t told_seq; /* plane hosts: groups below it, by ORDER or MARK */
+};
+
+/* Plane hosts: ranks that share a segment and an order log. */
+struct host {
+    int32_t first, count; /* ranks */
+    uint64_t sent_seq;    /* groups below it that concern the host were sent to it */
 };
 
 struct pset {
@@ -121,6 +128,7 @@ struct pset {
     int32_t nranks;
     int32_t *ranks; /* ascending */
     struct rankset set;
+    struct rankset hosts; /* places.host_index of its ranks */
     UT_hash_handle hh;
 };
 
@@ -154,9 +162,10 @@ struct slot {
     struct hvi_request *req;
     struct opkey key;
     struct pset *set;
-    struct rankset ready; /* plane tcp */
+    struct rankset ready; /* planes tcp and hosts */
     int32_t nready;
     bool queued; /* complete, in core->queue */
+    bool joined; /* a host said that a member had joined without it */
     int64_t since_ms;
     struct hvi_link lru;     /* in use: oldest first */
     struct hvi_link partial; /* ready on some */
@@ -169,8 +178,10 @@ struct stall {
     uint32_t pset, kind;
     uint64_t waited_ms;
     uint32_t more; /* other operations that wait for the same ranks */
-    struct rankset missing;
-    struct rankset asked, answered;           /* themselves */
+    int32_t reporter;
+    bool ordered;                   /* somebody says: it has its place in the order */
+    struct rankset missing;         /* while it is being collected: who may be */
+    struct rankset asked, answered; /* themselves */
     struct rankset asked_proc, answered_proc; /* their agents */
     int64_t reported_ms;                      /* -1: being collected */
     int64_t due_ms;
@@ -183,6 +194,8 @@ struct stall_answer {
     int32_t rank;
     char *state; /* from its agent, or NULL */
     char *doing; /* from itself, or NULL */
+    bool waits;  /* in the very operation */
+    bool ordered;
     struct stall_answer *next;
 };
 
@@ -212,6 +225,8 @@ struct hvi_core {
     int32_t size;
     struct member *members; /* [size] */
     struct hvi_place *places;
+    int32_t nhosts;
+    struct host *hosts;    /* [nhosts], in order of host_index */
     struct hvi_out *peers; /* shared part of WELCOME */
     int64_t form_by_ms;
     struct form_failure {
@@ -356,9 +371,12 @@ struct op *hvi_negotiate_op(struct hvi_core *core, uint32_t pset, const char *na
 struct slot *hvi_negotiate_slot(struct hvi_core *core, uint32_t pset, const char *name);
 
 /* ---- ready.c */
+/** Plane hosts: MARK to the rank of c, where it may lag behind its host's order. */
+void hvi_ready_mark_seq(struct hvi_core *core, const struct conn *c);
 void hvi_ready_frame(struct hvi_core *core, struct conn *c, uint32_t epoch,
                      const struct hvi_ready_id *ids, uint32_t nids);
-/** The rank has it ready; an old generation is ignored. false: a violation, c is gone. */
+/** The rank has it ready, on plane hosts all members on its host; an old generation is
+ * ignored. false: a violation, c is gone. */
 bool hvi_ready_mark(struct hvi_core *core, struct conn *c, uint32_t id,
                     uint32_t generation);
 void hvi_ready_complete(struct hvi_core *core, struct slot *slot);

@@ -92,9 +92,14 @@ static void add_body(struct line *l, const struct hvi_msg *msg)
             add_string(l, "name", m->request->name);
             if (m->request->pset != 0)
                 add(l, " pset=%u", m->request->pset);
+            if (m->ordered)
+                add(l, " ordered");
         }
         break;
     }
+    case HVI_MSG_MARK:
+        add(l, " seq=%" PRIu64, ((const Hvi__Mark *)b)->seq);
+        break;
     case HVI_MSG_EVICT:
         add(l, " id=%u gen=%u", ((const Hvi__Evict *)b)->id,
             ((const Hvi__Evict *)b)->generation);

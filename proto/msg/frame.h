@@ -37,6 +37,7 @@
     X(PEER_BYE, 41, peer_bye, PeerBye)                                                 \
     X(CLOSED, 42, closed, Closed)                                                      \
     X(PROBE, 43, probe, Probe)                                                         \
+    X(MARK, 44, mark, Mark)                                                            \
     X(AGENT_HELLO, 64, agent_hello, AgentHello)                                        \
     X(RANK_STARTED, 65, rank_started, RankStarted)                                     \
     X(RANK_EXITED, 66, rank_exited, RankExited)                                        \

@@ -1,4 +1,4 @@
-/** The two binary frames of plane tcp, PROTOCOL.md section 5. */
+/** The two binary frames of planes tcp and hosts, PROTOCOL.md section 5. */
 #ifndef HVI_MSG_READY_H
 #define HVI_MSG_READY_H
 
@@ -8,6 +8,8 @@
 #include "proto/base/err.h"
 
 #define HVI_READY_MAX_IDS 65536
+/* Plane hosts: bit of an id in READY: a member of this host had joined without it. */
+#define HVI_READY_JOINED 0x80000000u
 #define HVI_ORDER_MAX_IDS 65536 /* over all groups of a frame */
 
 struct hvi_ready_id {

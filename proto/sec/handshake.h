@@ -10,7 +10,7 @@
 #include "proto/base/err.h"
 #include "proto/sec/stream.h"
 
-#define HVI_PROTO_VERSION 1
+#define HVI_PROTO_VERSION 2
 #define HVI_KEY_BYTES 32
 #define HVI_JOB_ID_BYTES 16
 #define HVI_HELLO_BYTES 128

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 
-PARTS = ("ceilings", "allreduce", "steps", "torch", "launch", "launch-hosts", "output", "idle", "sweep")
+PARTS = ("ceilings", "allreduce", "steps", "torch", "launch", "launch-hosts", "output", "idle", "control",
+         "sweep")
 MIB = 1 << 20
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -272,6 +273,13 @@ def idle(bench, peers):
         bench.take("idle", bench.hvdrun(np) + [bench.program("bench_allreduce"), "hvd", "idle", "10"])
 
 
+def control(bench, peers):
+    """The coordinator's part of a step, simulated: a step in 4 portions, and one cached round."""
+    del peers
+    bench.repeat("control", [0], lambda _: [bench.take("control", [bench.program("bench_coordinator"), "60", "161", portions])
+                                            for portions in ("4", "1")])
+
+
 def sweep(bench, peers):
     """The defaults against hand-set values."""
     del peers
@@ -341,7 +349,7 @@ def main():
     peers = find_peers(bench)
     work = {"ceilings": ceilings, "allreduce": allreduce, "steps": steps, "torch": torch_steps, "launch": launch,
             "launch-hosts": launch_hosts,
-            "output": output, "idle": idle, "sweep": sweep}
+            "output": output, "idle": idle, "control": control, "sweep": sweep}
     for part in PARTS:
         if part in args.parts or (not args.parts and part != "sweep"):
             work[part](bench, peers)

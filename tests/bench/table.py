@@ -52,6 +52,9 @@ class Run:
             return [(("launch", r["launch"], r["np"], r["peer"]), r["ms"])]
         if "mb_s" in r:
             return [(("output", r["np"], r["peer"]), r["mb_s"]), (("torn", r["np"], r["peer"]), r["torn"])]
+        if "control" in r:
+            key = (r["control"], r["np"], r["peer"])
+            return [(("control " + name,) + key, r[name]) for name in ("in", "out", "med_us", "p99_us")]
         what = r.get("step", r.get("bytes"))
         kind = "sweep" if r.get("part") == "sweep" else "steps" if "step" in r else "time"
         return [((kind, r["np"], r["peer"], what), r["med_us"]), ((kind + " p99", r["np"], r["peer"], what), r["p99_us"])]
@@ -138,8 +141,15 @@ def goals(run):
         for peer in ("mpich", "openmpi"):
             a, b = run.get("output", np, "hvd"), run.get("output", np, peer)
             rows.append(("output through hvdrun", np, "x " + peer, a / b if a and b else None, 1, None, peer))
+    at_most(rows, "coordinator, a cached round", 1000, "p99 of a core, ms, each rank speaks", in_ms(run.get("control p99_us", "161 in 1", 1000, "a rank")), 10, "hvd")
+    few, many = (run.get("control med_us", "161 in 4", np, "a host") for np in (256, 16384))
+    at_most(rows, "coordinator, a step, hosts speak", 16384, "x the cost a rank at 256", many / few * 256 / 16384 if few and many else None, 1.25, "hvd")
     defaults(run, rows)
     return rows
+
+
+def in_ms(us):
+    return us / 1e3 if us is not None else None
 
 
 def launch(run, rows, row, what, np, wanted):
@@ -229,6 +239,17 @@ def print_rest(run):
         lay_out([["what", "np", "peer", "median"]] + rows, 3)
 
 
+def print_control(run):
+    for step in run.names("control in", 1):
+        print("\ncoordinator, simulated, tensors and portions of a step: %s" % step)
+        table = [["ranks", "who speaks", "messages in", "out", "median ms", "p99 ms", "us a rank"]]
+        for k in (k for k in run.samples if k[:2] == ("control in", step)):
+            median, p99 = (run.get("control " + name, *k[1:]) for name in ("med_us", "p99_us"))
+            table.append([str(k[2]), k[3], "%d" % run.get(*k), "%d" % run.get("control out", *k[1:]), "%.2f" % (median / 1e3),
+                          "%.2f" % (p99 / 1e3), "%.1f" % (median / k[2])])
+        lay_out(table, 2)
+
+
 def print_sweep(run):
     for np in run.names("sweep", 1):
         whats = run.names("sweep", 3)
@@ -310,6 +331,7 @@ def main():
     print_times(run)
     print_steps(run)
     print_rest(run)
+    print_control(run)
     print_sweep(run)
     print("\ngoals: times of the peer by ours, unless it says otherwise")
     lay_out([["what", "np", "compared", "measured", "at least", "aim", "reached"]] + [in_words(run, g) for g in rows], 3)

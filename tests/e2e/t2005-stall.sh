@@ -38,7 +38,33 @@ static int barrier(int first_ms, int with_sum)
     return ok && hvd_wait(h, HVD_WAIT_DONE, -1) == HVD_OK && hvd_release(h) == HVD_OK;
 }
 
-/* stall busy|crossed|stopped: what rank 2 does before it reduces "grad" again */
+static void stop(void)
+{
+    printf("stop %d\n", (int)getpid());
+    fflush(stdout);
+    raise(SIGSTOP);
+}
+
+/* Ranks 0 and 2 meet. Rank 1 is stopped: no member, but it speaks for the host of rank 2. */
+static int outsider(void)
+{
+    static const int32_t ranks[] = {0, 2};
+    struct hvd_op op = {.size = sizeof op, .kind = HVD_BARRIER, .name = "ours"};
+    hvd_handle h;
+
+    if (hvd_pset_add(ranks, 2, &op.pset) != HVD_OK)
+        return 0;
+    if (hvd_rank() == 1) {
+        stop();
+        return 1;
+    }
+    if (hvd_rank() == 2)
+        usleep(300 * 1000);
+    return hvd_enqueue(&op, &h) == HVD_OK && hvd_wait(h, HVD_WAIT_DONE, -1) == HVD_OK &&
+           hvd_release(h) == HVD_OK;
+}
+
+/* stall busy|crossed|stopped|outsider: what rank 2, or 1, does before "grad" again */
 int main(int argc, char **argv)
 {
     int crossed = argc == 2 && strcmp(argv[1], "crossed") == 0;
@@ -49,11 +75,10 @@ int main(int argc, char **argv)
     ok = sum("first") && sum("grad");
     if (hvd_rank() == 2 && strcmp(argv[1], "busy") == 0)
         usleep(1700 * 1000);
-    if (hvd_rank() == 2 && strcmp(argv[1], "stopped") == 0) {
-        printf("stop %d\n", (int)getpid());
-        fflush(stdout);
-        raise(SIGSTOP);
-    }
+    if (hvd_rank() == 2 && strcmp(argv[1], "stopped") == 0)
+        stop();
+    if (strcmp(argv[1], "outsider") == 0)
+        ok = ok && outsider();
     if (hvd_rank() == 2 && crossed)
         ok = ok && barrier(1700, 1);
     else
@@ -66,30 +91,35 @@ sed -i '/(void)v;/d; /float v = 1;\n    int ok/d' stall.c
 cc -std=gnu11 -I"$HVD_SRC/worker/include" stall.c -o stall -L"$HVD_BUILD/lib" -lhvd \
     -Wl,-rpath,"$HVD_BUILD/lib"
 
-# $1 = what rank 2 does, $2 = plane, $3 = what the report says of it
+# $1 = what happens, $2 = plane (hosts: ranks 1 and 2 share one), $3 = the operation that waits,
+# $4 = rank it waits for, $5 = what the report says of it
 job() {
     local until pid status=0 job
-    HVD_STALL_CHECK_TIME_SECONDS=1 HVD_CPU_PLANE=$2 hvdrun -np 3 ./stall "$1" >out 2>err &
+    local plane=$2 host=one
+    # shellcheck disable=SC2016
+    [ "$plane" != hosts ] || { plane=auto; host='h$(((HVD_RANK + 1) / 2))'; }
+    HVD_STALL_CHECK_TIME_SECONDS=1 HVD_CPU_PLANE=$plane hvdrun -np 3 \
+        sh -c "HVD_HOSTNAME=$host exec ./stall $1" >out 2>err &
     job=$!
     until=$((SECONDS + 20))
-    while ! grep -q "allreduce 'grad' has waited 1\.[0-9] s for rank 2 (host .*, pid [0-9]*): $3" err; do
-        [ $SECONDS -lt $until ] || fail "$1, plane $2: no report that says '$3'"
+    while ! grep -q "$3 has waited 1\.[0-9] s for rank $4 (host .*, pid [0-9]*): $5" err; do
+        [ $SECONDS -lt $until ] || fail "$1, plane $2: no report that says '$5'"
         sleep 0.05
     done
-    if [ "$1" = stopped ]; then
-        pid=$(sed -n 's/.*stop \([0-9]*\)$/\1/p' out)
-        kill -CONT "$pid"
-    fi
+    pid=$(sed -n 's/.*stop \([0-9]*\)$/\1/p' out)
+    [ -z "$pid" ] || kill -CONT "$pid"
     wait $job || status=$?
     [ $status = 0 ] || fail "$1, plane $2: the job ended with $status"
-    grep "'grad'.* has waited.* for rank" err | grep -q 'for rank [01]\|; rank' &&
+    grep "$3.* has waited.* for rank" err | grep -q "for rank [^$4]\|; rank" &&
         fail "$1, plane $2: others are blamed"
     return 0
 }
 
-for plane in shm tcp; do
-    job busy $plane "[a-z]*, in the program; last submitted 'grad'"
-    job stopped $plane stopped
-    job crossed $plane "[a-z]*, waits in barrier 'other'"
+grad="allreduce 'grad'"
+for plane in shm tcp hosts; do
+    job busy $plane "$grad" 2 "[a-z]*, in the program; last submitted 'grad'"
+    job stopped $plane "$grad" 2 stopped
+    job crossed $plane "$grad" 2 "[a-z]*, waits in barrier 'other'"
 done
+job outsider hosts "barrier 'ours' in process set 1" 1 stopped
 echo "stalls are named"

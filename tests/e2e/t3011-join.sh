@@ -75,3 +75,10 @@ for plane in shm tcp; do
         echo "$np ranks, $plane: done"
     done
 done
+# several "hosts": rank 0 alone, then two ranks on each
+for np in 3 4 7; do
+    # shellcheck disable=SC2016
+    hvdrun -np $np sh -c 'HVD_HOSTNAME=h$(((HVD_RANK + 1) / 2)) exec ./join' >out 2>err || { cat out err; exit 1; }
+    [ "$(grep -c 'is content' out)" = $np ] || { cat out err; exit 1; }
+    echo "$np ranks on hosts: done"
+done

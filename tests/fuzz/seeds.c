@@ -60,15 +60,15 @@ static void hello_seeds(void)
     put_seed("fuzz_hello", "hello-and-bytes", seed, sizeof seed);
     seed[0] = 2;
     put_seed("fuzz_hello", "hello-signed", seed, sizeof seed);
-    seed[1 + 8] = 2;
-    put_seed("fuzz_hello", "hello-version-2", seed, 1 + HVI_HELLO_BYTES);
+    seed[1 + 8] = 9;
+    put_seed("fuzz_hello", "hello-version-9", seed, 1 + HVI_HELLO_BYTES);
     memcpy(seed + 1, reply, sizeof reply);
     seed[0] = 1;
     put_seed("fuzz_hello", "reply", seed, 1 + HVI_HELLO_BYTES);
     seed[0] = 3;
     put_seed("fuzz_hello", "reply-signed", seed, sizeof seed);
     seed[0] = 1;
-    seed[1 + 8] = 2;
+    seed[1 + 8] = 9;
     seed[1 + 10] |= 0x80;
     memset(seed + 1 + 32, 0, 96);
     put_seed("fuzz_hello", "refusal", seed, 1 + HVI_HELLO_BYTES);

@@ -15,6 +15,9 @@
  * tried the lock, and the holder looks at the cursors again after it unlocked. Joining,
  * leaving and what changes an id first seal all that is complete.
  *
+ * A forwarding board stops at the ready list. `claimed` says that a rank has been told to
+ * empty it, so that one rank of the host is woken for it and not all.
+ *
  * A holder that dies keeps the lock: nothing is sealed any more, and the coordinator
  * closes the epoch. Those that must have the lock spin at most LOCK_SPINS yields, then
  * go on without: the epoch is over anyway.
@@ -28,7 +31,7 @@
 #include <hvd/hvd.h>
 
 #define MAGIC 0x48564442u /* "HVDB" */
-#define LAYOUT 2u
+#define LAYOUT 3u
 #define RING_ENTRIES 8192u /* > ids a rank can have unsealed, plus stale ones */
 #define LOG_WORDS 32768u
 #define JOIN_ID 0xffffffffu
@@ -61,6 +64,8 @@ struct hvi_board {
     uint32_t magic, layout;
     int32_t nlocal;
     uint64_t fusion_bytes;
+    bool forwards;            /* constant: see board.h */
+    _Atomic uint64_t ordered; /* writer: who calls hvi_board_order; readers: all */
     _Alignas(64) _Atomic uint32_t lock;
     _Alignas(64) _Atomic uint64_t published; /* publications ever; writers: ranks */
     /* under the lock: */
@@ -70,6 +75,7 @@ struct hvi_board {
     struct hvi_board_mask owed; /* sealed outside a poll: to be woken by the next one */
     struct hvi_board_mask joined, left;
     uint32_t join_generation;
+    bool claimed; /* forwarding: a rank sees to the ready list */
     uint32_t nready;
     uint32_t ready[HVI_BOARD_MAX_IDS]; /* ids in order of completion */
     struct id_state ids[HVI_BOARD_MAX_IDS];
@@ -97,6 +103,11 @@ void hvi_board_format(void *mem, int nlocal, uint64_t fusion_bytes)
     b->fusion_bytes = fusion_bytes;
     atomic_thread_fence(memory_order_release);
     b->magic = MAGIC;
+}
+
+void hvi_board_set_forwarding(void *mem)
+{
+    ((struct hvi_board *)mem)->forwards = true;
 }
 
 struct hvi_board *hvi_board_attach(void *mem, int nlocal)
@@ -301,22 +312,47 @@ static void log_group(const struct hvi_board *b, struct rank_log *log, uint64_t 
     atomic_store_explicit(&log->head, at, memory_order_release);
 }
 
+/* A member has joined without bringing it. */
+static bool joined_without(const struct hvi_board *b, const struct id_state *s)
+{
+    for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
+        if ((s->meta.members.w[i] & b->joined.w[i] & ~s->arrived.w[i]) != 0)
+            return true;
+    return false;
+}
+
+/* It has left the ready list: the next round of this id begins. */
+static void next_round(struct id_state *s)
+{
+    memset(&s->arrived, 0, sizeof s->arrived);
+    s->ready = false;
+}
+
+/* To the log of every member. */
+static void log_to_members(struct hvi_board *b, uint64_t seq, const uint32_t *group,
+                           uint32_t n, uint32_t bad, struct hvi_board_mask *wake)
+{
+    const struct hvi_board_mask *members = &b->ids[group[0]].meta.members;
+
+    for (int r = 0; r < b->nlocal; r++)
+        if (hvi_board_mask_has(members, r))
+            log_group(b, &b->ranks[r].log, seq, group, n, bad);
+    for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
+        wake->w[i] |= members->w[i];
+}
+
 static void append_group(struct hvi_board *b, const uint32_t *group, uint32_t n,
                          struct hvi_board_mask *wake)
 {
-    const struct hvi_board_meta *meta = &b->ids[group[0]].meta;
-    uint32_t bad = meta->kind != HVD_ALLREDUCE && touches(&meta->members, &b->joined);
-    uint64_t seq = b->next_seq++;
+    uint32_t bad = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        memset(&b->ids[group[i]].arrived, 0, sizeof b->ids[0].arrived);
-        b->ids[group[i]].ready = false;
+        struct id_state *s = &b->ids[group[i]];
+
+        bad |= s->meta.kind != HVD_ALLREDUCE && joined_without(b, s);
+        next_round(s);
     }
-    for (int r = 0; r < b->nlocal; r++)
-        if (hvi_board_mask_has(&meta->members, r))
-            log_group(b, &b->ranks[r].log, seq, group, n, bad);
-    for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
-        wake->w[i] |= meta->members.w[i];
+    log_to_members(b, b->next_seq++, group, n, bad, wake);
 }
 
 /* One of these ranks has a group to read. */
@@ -397,7 +433,29 @@ static void settle(struct hvi_board *b)
 {
     struct hvi_board_mask awaited;
 
-    seal(b, true, &b->owed, &awaited);
+    if (!b->forwards)
+        seal(b, true, &b->owed, &awaited);
+}
+
+/* Forwarding: one rank at a time is told. */
+static bool claim(struct hvi_board *b)
+{
+    bool first = b->nready > 0 && !b->claimed;
+
+    b->claimed = b->nready > 0;
+    return first;
+}
+
+/* What is complete and need not wait, and what settle has sealed before. */
+static bool seal_some(struct hvi_board *b, struct hvi_board_mask *wake,
+                      struct hvi_board_mask *awaited)
+{
+    bool any = seal(b, false, wake, awaited) || hvi_board_mask_any(&b->owed);
+
+    for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
+        wake->w[i] |= b->owed.w[i];
+    memset(&b->owed, 0, sizeof b->owed);
+    return any;
 }
 
 bool hvi_board_poll(struct hvi_board *b, struct hvi_board_mask *wake)
@@ -406,20 +464,69 @@ bool hvi_board_poll(struct hvi_board *b, struct hvi_board_mask *wake)
     bool any = false;
 
     memset(wake, 0, sizeof *wake);
+    memset(&awaited, 0, sizeof awaited);
     do {
         if (!lock_try(b))
             return any;
         drain(b);
-        any |= seal(b, false, wake, &awaited) || hvi_board_mask_any(&b->owed);
-        for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
-            wake->w[i] |= b->owed.w[i];
-        memset(&b->owed, 0, sizeof b->owed);
+        any |= b->forwards ? claim(b) : seal_some(b, wake, &awaited);
         uint64_t drained = b->drained;
         unlock(b);
         if (atomic_load(&b->published) == drained &&
             (!hvi_board_mask_any(&awaited) || lags(b, &awaited)))
             return any;
     } while (1);
+}
+
+uint32_t hvi_board_take(struct hvi_board *b, struct hvi_board_ready *out, uint32_t cap,
+                        bool *more)
+{
+    uint32_t n = 0;
+    uint64_t drained;
+
+    *more = false;
+    do {
+        uint32_t taken = 0;
+
+        if (!lock_spin(b))
+            return n;
+        drain(b);
+        for (; taken < b->nready && n < cap; taken++) {
+            struct id_state *s = &b->ids[b->ready[taken]];
+
+            out[n++] = (struct hvi_board_ready){b->ready[taken], s->generation,
+                                                joined_without(b, s)};
+            b->ready_bytes -= (uint64_t)s->meta.bytes;
+            next_round(s);
+        }
+        b->nready -= taken;
+        memmove(b->ready, b->ready + taken, b->nready * sizeof *b->ready);
+        b->claimed = *more = b->nready > 0;
+        drained = b->drained;
+        unlock(b);
+    } while (!*more && atomic_load(&b->published) != drained);
+    return n;
+}
+
+bool hvi_board_order(struct hvi_board *b, uint64_t seq, bool bad, const uint32_t *ids,
+                     uint32_t nids, struct hvi_board_mask *wake)
+{
+    bool room;
+
+    if (!lock_spin(b))
+        return false;
+    room = log_room(b) >= 3 + 2 * (uint64_t)nids;
+    if (room) {
+        log_to_members(b, seq, ids, nids, bad, wake);
+        atomic_store(&b->ordered, seq + 1);
+    }
+    unlock(b);
+    return room;
+}
+
+uint64_t hvi_board_ordered(const struct hvi_board *b)
+{
+    return atomic_load(&b->ordered);
 }
 
 static void ring_put(struct hvi_board *b, int r, uint32_t id, uint32_t generation)

@@ -6,6 +6,10 @@
  * total order (seq grows). Pure over a memory block: no system calls, no clock;
  * wake-ups are the caller's (hvi_board_poll tells whom). Ranks here are *local* ranks,
  * 0..nlocal-1.
+ *
+ * With several hosts the coordinator orders: a *forwarding* board seals nothing.
+ * What is complete here is taken (hvi_board_take) by one rank, which tells the
+ * coordinator; what that has ordered comes back by hvi_board_order.
  */
 #ifndef HVI_BOARD_BOARD_H
 #define HVI_BOARD_BOARD_H
@@ -69,6 +73,8 @@ size_t hvi_board_size(int nlocal);
 /** Once, over zeroed memory, 64-byte aligned. fusion_bytes: threshold of a fused group.
  */
 void hvi_board_format(void *mem, int nlocal, uint64_t fusion_bytes);
+/** Right after it: this is the board of one of several hosts. */
+void hvi_board_set_forwarding(void *mem);
 /** NULL when mem was not formatted by this version for nlocal ranks. */
 struct hvi_board *hvi_board_attach(void *mem, int nlocal);
 
@@ -94,9 +100,36 @@ void hvi_board_join_done(struct hvi_board *b, uint32_t generation);
  * is complete waits while a member has a group to read, and is sealed as one then.
  *
  * @param wake  set: local ranks whose log has grown; empty when nothing was sealed
- * Returns true when something was sealed by this call.
+ * Returns true when something was sealed by this call; on a forwarding board when
+ *         something is complete that nobody has seen to: the caller calls
+ *         hvi_board_take, soon.
  */
 bool hvi_board_poll(struct hvi_board *b, struct hvi_board_mask *wake);
+
+/** Complete on this host, as one rank tells the coordinator. */
+struct hvi_board_ready {
+    uint32_t id, generation;
+    bool joined; /* a member had joined without it */
+};
+
+/** Forwarding board: takes what is complete here, each id once. *more: out was too
+ *  small, take again. Returns how many, at most cap. */
+uint32_t hvi_board_take(struct hvi_board *b, struct hvi_board_ready *out, uint32_t cap,
+                        bool *more);
+
+/**
+ * Forwarding board: the next group of the coordinator's order, to the logs of the
+ * members here. One rank at a time calls it, with seq growing; the caller has defined
+ * the ids.
+ *
+ * @param bad   it fails: a member had joined and the kind is not allreduce
+ * @param wake  members here are added to it
+ * Returns false when a log has no room: later again.
+ */
+bool hvi_board_order(struct hvi_board *b, uint64_t seq, bool bad, const uint32_t *ids,
+                     uint32_t nids, struct hvi_board_mask *wake);
+/** All groups below this seq that concern this host are in the logs. */
+uint64_t hvi_board_ordered(const struct hvi_board *b);
 
 /** Rank r's next unread group, or false. One thread of the rank at a time. */
 bool hvi_board_read(struct hvi_board *b, int r, struct hvi_board_group *out);

@@ -16,6 +16,7 @@ struct hvi_ctx *hvi_ctx_new(void)
     c->conn.fd = -1;
     c->wake_fd = -1;
     pthread_mutex_init(&c->exec, NULL);
+    pthread_mutex_init(&c->reader, NULL);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->cond, NULL);
     pthread_cond_init(&c->pset_cond, NULL);
@@ -26,6 +27,7 @@ struct hvi_ctx *hvi_ctx_new(void)
     hvi_list_init(&c->lanes);
     hvi_list_init(&c->inflight);
     hvi_list_init(&c->runs);
+    hvi_list_init(&c->deferred);
     c->by_id = calloc(HVI_BOARD_MAX_IDS, sizeof(struct hvi_known *));
     if (c->by_id == NULL) {
         free(c);
@@ -63,6 +65,7 @@ void hvi_ctx_drop_plane(struct hvi_ctx *c)
 static void ctx_free(struct hvi_ctx *c)
 {
     hvi_timeline_fini(c);
+    hvi_forward_fini(c);
     hvi_negotiate_fini(c);
     hvi_ctx_drop_plane(c);
     hvi_conn_fini(&c->conn);
@@ -73,6 +76,7 @@ static void ctx_free(struct hvi_ctx *c)
     free(c->peers);
     hvi_wipe(c->epoch_key, sizeof c->epoch_key);
     pthread_mutex_destroy(&c->exec);
+    pthread_mutex_destroy(&c->reader);
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->cond);
     pthread_cond_destroy(&c->pset_cond);
@@ -95,7 +99,7 @@ void hvi_ctx_forked(struct hvi_ctx *c)
     if (c->wake_fd >= 0)
         close(c->wake_fd);
     c->conn.fd = c->wake_fd = -1;
-    if (c->mode == HVI_MODE_TCP && c->plane != NULL) {
+    if ((c->mode == HVI_MODE_TCP || c->mode == HVI_MODE_HOSTS) && c->plane != NULL) {
         c->plane->ops->free(c->plane); /* closes its sockets; threads are gone */
         c->plane = NULL;
     }

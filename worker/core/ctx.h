@@ -40,7 +40,15 @@
 
 #define HVI_FLIGHT_CHAINS 2048
 
-enum hvi_mode { HVI_MODE_UNSET = 0, HVI_MODE_SOLO, HVI_MODE_SHM, HVI_MODE_TCP };
+/* Who orders: nobody else (SOLO), the host board (SHM), the coordinator by readiness of
+ * every rank (TCP) or of every host (HOSTS). */
+enum hvi_mode {
+    HVI_MODE_UNSET = 0,
+    HVI_MODE_SOLO,
+    HVI_MODE_SHM,
+    HVI_MODE_TCP,
+    HVI_MODE_HOSTS
+};
 
 struct hvi_pset {
     int32_t id, size, me; /* me: own index, -1: not a member */
@@ -147,11 +155,14 @@ struct hvi_ctx {
     uint32_t cache_capacity, stall_warn_ms;
     uint64_t fusion_bytes;
     uint8_t epoch_key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
-    /* plane; local index == rank (a shm job is one host) */
+    /* plane; SHM and HOSTS: the ranks that share the segment, in rank order; a rank's
+     * place in bells and on the board is its number less the first's */
+    int32_t host_first, host_count;
     struct hvi_segment segment;
     struct hvi_bells *bells;
-    int bell; /* own index in bells */
-    struct hvi_board *board;
+    int bell;                          /* own index in bells */
+    struct hvi_board *board;           /* SHM, HOSTS; else NULL */
+    bool board_left;                   /* this rank has done with it: FINAL is said */
     struct hvi_board_group next_group; /* read from the board, not yet resolved */
     bool have_next_group;              /* it waits for an ASSIGN */
     struct hvi_plane *plane;
@@ -189,9 +200,12 @@ struct hvi_ctx {
     _Atomic int nruns;           /* their number; read without the lock */
     struct hvi_entry **announce; /* not yet written to the link */
     uint32_t nannounce, announce_cap;
-    struct hvi_ready_id *ready; /* same, for plane tcp */
+    struct hvi_ready_id *ready; /* same, for planes tcp and hosts */
     uint32_t nready, ready_cap;
-    struct hvi_pset **psets; /* [npsets], index is not id */
+    bool sends_now;           /* the submission under way is followed by a flush */
+    bool claimed;             /* HOSTS: what the board has complete is ours to send */
+    struct hvi_link deferred; /* HOSTS: frames that wait for the log; link thread's */
+    struct hvi_pset **psets;  /* [npsets], index is not id */
     int32_t npsets;
     struct hvi_op *join_op;
     int32_t join_device;
@@ -212,8 +226,16 @@ struct hvi_ctx {
     struct hvd_stats stats;
     struct hvi_timeline *timeline;
 
-    struct hvi_conn conn; /* under lock after forming */
-    int wake_fd;          /* link thread's eventfd */
+    struct hvi_conn conn;    /* after forming: `out` under lock, `in` and `plain` under
+                           * reader */
+    int wake_fd;             /* link thread's eventfd */
+    pthread_mutex_t reader;  /* whoever reads the connection; taken before lock */
+    enum hvd_status read_rc; /* under reader: it cannot be read any more */
+    struct hvi_err read_err;
+    _Atomic int readers;     /* threads in hvd_wait that read it themselves */
+    _Atomic uint32_t reads;  /* what they have read */
+    _Atomic bool link_dozes; /* the link thread leaves it to them */
+    _Atomic bool forwards;   /* HOSTS: ORDER comes to this rank */
     pthread_t link_thread, exec_thread;
     bool link_running, exec_running;
 };
@@ -244,6 +266,8 @@ void hvi_negotiate_poll(struct hvi_ctx *c);
 void hvi_negotiate_flush(struct hvi_ctx *c);
 /** The same, but for readiness that is held back (hvi_gpu_holds). */
 void hvi_negotiate_flush_paced(struct hvi_ctx *c);
+/** Flush, and write to the socket; what it does not take the link thread writes. */
+void hvi_negotiate_send_now(struct hvi_ctx *c);
 /** A message of the coordinator, without the lock. HVD_EPROTO ends the epoch. */
 enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
                                       const uint8_t *payload, size_t size_bytes,
@@ -256,6 +280,22 @@ void hvi_negotiate_fini(struct hvi_ctx *c);
 /** Fail all that has no place in the order yet and needs `rank` (-1: all). No lock. */
 void hvi_negotiate_cancel(struct hvi_ctx *c, int rank, enum hvd_status status,
                           const char *text);
+
+/* ---- forward.c: plane hosts, where the order reaches a rank by its host's log */
+/** A frame of the coordinator, in its turn: now, or when the log has come so far. Link
+ *  thread, without the lock. */
+enum hvd_status hvi_forward_message(struct hvi_ctx *c, uint32_t type,
+                                    const uint8_t *payload, size_t size_bytes,
+                                    struct hvi_err *err);
+/** Those that have waited. Link thread, without the lock. */
+enum hvd_status hvi_forward_deferred(struct hvi_ctx *c, struct hvi_err *err);
+/** Frames wait: look again soon. */
+bool hvi_forward_waits(const struct hvi_ctx *c);
+/** What is complete on this host moves to ctx->ready. Under ctx->lock. */
+void hvi_forward_take(struct hvi_ctx *c);
+/** Readiness for up to every id fits ctx->ready. HVD_ENOMEM. */
+enum hvd_status hvi_forward_init(struct hvi_ctx *c);
+void hvi_forward_fini(struct hvi_ctx *c);
 
 /* ---- entry.c */
 /** Without the lock: completes every op of e, which is in no table, and frees it. */
@@ -349,6 +389,11 @@ enum hvd_status hvi_conn_wait(struct hvi_conn *conn, int64_t deadline_ms,
                               struct hvi_msg *out, struct hvi_err *err);
 void hvi_conn_fini(struct hvi_conn *conn);
 void *hvi_link_thread(void *ctx);
+/** A thread that waits reads the connection itself, and takes what has come, if nobody
+ *  else is at it. true: something has come. Without the lock; callbacks may run. */
+bool hvi_link_read(struct hvi_ctx *c);
+/** Nobody reads for the link thread any more. */
+void hvi_link_wake(struct hvi_ctx *c);
 void hvi_link_kick(struct hvi_ctx *c);
 /** The epoch is over for this rank: everything in flight fails. Any thread, no lock. */
 void hvi_ctx_fail(struct hvi_ctx *c, enum hvd_status status, const char *fmt, ...)

@@ -524,6 +524,7 @@ struct idle_wait {
     struct hvi_ctx *c;
     struct hvi_op *op; /* NULL: the engine thread */
     enum hvd_wait_mode mode;
+    bool reads; /* the connection, for the order */
 };
 
 static bool op_settled(void *arg)
@@ -541,18 +542,56 @@ static bool work_for(void *arg)
     if (atomic_load(&c->failed) != 0)
         return true;
     if (!held(c) && (atomic_load(&c->nruns) > 0 ||
-                     (c->mode == HVI_MODE_SHM && hvi_board_unread(c->board, c->bell))))
+                     (c->board != NULL && hvi_board_unread(c->board, c->bell))))
         return true;
     if (w->op != NULL)
         return op_settled(w);
     return atomic_load(&c->want_exec) > 0 || c->stop || c->ninflight == 0;
 }
 
+/* Waiting for the order, this thread reads the connection that it comes on. On plane
+ * hosts only one rank of a host gets it. */
+static bool reads_itself(const struct hvi_ctx *c)
+{
+    return c->mode == HVI_MODE_TCP ||
+           (c->mode == HVI_MODE_HOSTS && atomic_load(&c->forwards));
+}
+
+static bool work_or_word_for(void *arg)
+{
+    struct idle_wait *w = arg;
+
+    return work_for(w) || (hvi_link_read(w->c) && work_for(w));
+}
+
+static bool spin_idle(struct hvi_ctx *c, struct idle_wait *w)
+{
+    if (!w->reads)
+        return hvi_spin(&c->x.spin, false, work_for, w);
+    return hvi_spin(&c->x.spin, true, work_or_word_for, w);
+}
+
+/* true: a signal came. */
+static bool sleep_idle(struct hvi_ctx *c, struct idle_wait *w, int timeout_ms)
+{
+    bool interrupted;
+
+    if (w->reads) {
+        atomic_fetch_sub(&c->readers, 1);
+        hvi_link_wake(c);
+    }
+    interrupted = hvi_bell_sleep(c->bells, c->bell, work_for, w, 0, false, timeout_ms);
+    if (w->reads)
+        atomic_fetch_add(&c->readers, 1);
+    return interrupted;
+}
+
 /* Under exec. */
 static enum hvd_status run_locked(struct hvi_ctx *c, struct hvi_op *op,
-                                  enum hvd_wait_mode mode, int64_t deadline_ms)
+                                  enum hvd_wait_mode mode, int64_t deadline_ms,
+                                  bool reads)
 {
-    struct idle_wait w = {c, op, mode};
+    struct idle_wait w = {c, op, mode, reads};
 
     for (;;) {
         enum step s;
@@ -579,21 +618,21 @@ static enum hvd_status run_locked(struct hvi_ctx *c, struct hvi_op *op,
             return HVD_OK;
         if (deadline_ms >= 0 && hvi_ms_left(deadline_ms) == 0)
             return HVD_ETIMEDOUT;
-        if (s == STEP_IDLE && op != NULL && hvi_spin(&c->x.spin, false, work_for, &w))
+        if (s == STEP_IDLE && op != NULL && spin_idle(c, &w))
             continue;
         if (s == STEP_WAIT)
             interrupted = plane_of(c)->ops->wait(plane_of(c), hvi_ms_left(deadline_ms));
         else
-            interrupted = hvi_bell_sleep(c->bells, c->bell, work_for, &w, 0, false,
-                                         hvi_ms_left(deadline_ms));
+            interrupted = sleep_idle(c, &w, hvi_ms_left(deadline_ms));
         if (interrupted && op != NULL && !op_settled(&w))
             return HVD_EINTR;
     }
 }
 
+/* Not where another thread runs groups: when it leaves it hands over what is left. */
 static void unpark(struct hvi_ctx *c)
 {
-    if (atomic_load(&c->parked)) {
+    if (atomic_load(&c->parked) && atomic_load(&c->want_exec) == 0) {
         pthread_mutex_lock(&c->lock);
         pthread_cond_signal(&c->cond);
         pthread_mutex_unlock(&c->lock);
@@ -630,7 +669,7 @@ void *hvi_engine_thread(void *arg)
         pthread_mutex_unlock(&c->lock);
         pthread_mutex_lock(&c->exec);
         atomic_store(&c->idle, 1);
-        run_locked(c, NULL, HVD_WAIT_DONE, -1);
+        run_locked(c, NULL, HVD_WAIT_DONE, -1, false);
         atomic_store(&c->idle, 0);
         pthread_mutex_unlock(&c->exec);
         pthread_mutex_lock(&c->lock);
@@ -687,6 +726,25 @@ static void hand_over(struct hvi_ctx *c)
     pthread_mutex_unlock(&c->lock);
 }
 
+/* What this thread waits for goes out now, and it reads what comes. */
+static enum hvd_status run_reading(struct hvi_ctx *c, struct hvi_op *op,
+                                   enum hvd_wait_mode mode, int64_t deadline_ms)
+{
+    enum hvd_status rc;
+
+    if (!reads_itself(c))
+        return run_locked(c, op, mode, deadline_ms, false);
+    pthread_mutex_lock(&c->lock);
+    hvi_negotiate_send_now(c);
+    pthread_mutex_unlock(&c->lock);
+    atomic_fetch_add(&c->readers, 1);
+    rc = run_locked(c, op, mode, deadline_ms, true);
+    atomic_fetch_sub(&c->readers, 1);
+    if (c->ninflight > 0)
+        hvi_link_wake(c);
+    return rc;
+}
+
 enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op,
                                enum hvd_wait_mode mode, int64_t deadline_ms)
 {
@@ -698,7 +756,7 @@ enum hvd_status hvi_engine_run(struct hvi_ctx *c, struct hvi_op *op,
         atomic_fetch_add(&c->want_exec, 1);
         ran = take_exec(c);
         if (ran) {
-            rc = run_locked(c, op, mode, deadline_ms);
+            rc = run_reading(c, op, mode, deadline_ms);
             pthread_mutex_unlock(&c->exec);
         }
         atomic_fetch_sub(&c->want_exec, 1);
@@ -722,6 +780,6 @@ void hvi_engine_drain(struct hvi_ctx *c)
     hvi_bell_force(c->bells, c->bell);
     pthread_mutex_lock(&c->exec);
     atomic_fetch_sub(&c->want_exec, 1);
-    run_locked(c, NULL, HVD_WAIT_DONE, -1);
+    run_locked(c, NULL, HVD_WAIT_DONE, -1, false);
     pthread_mutex_unlock(&c->exec);
 }

@@ -265,8 +265,8 @@ static struct host host_of(const struct hvi_ctx *c, int rank)
 }
 
 /* The segment of ranks h: the first makes it and sends it to the others. */
-static enum hvd_status make_segment(struct forming *f, struct host h, bool with_board,
-                                    struct hvi_err *err)
+static enum hvd_status make_segment(struct forming *f, struct host h,
+                                    bool several_hosts, struct hvi_err *err)
 {
     struct hvi_ctx *c = f->c;
     struct hvi_listener unix_only = f->listener;
@@ -281,8 +281,8 @@ static enum hvd_status make_segment(struct forming *f, struct host h, bool with_
     if (m.fds == NULL)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     if (c->rank == h.first) {
-        rc = hvi_segment_create(&c->segment, h.count, with_board, c->fusion_bytes, &fd,
-                                err);
+        rc = hvi_segment_create(&c->segment, h.count, several_hosts, c->fusion_bytes,
+                                &fd, err);
         m.pass_fd = fd;
         if (rc == HVD_OK)
             rc = hvi_meet_run(&m, &unix_only, NULL, 0, h.count - 1, err);
@@ -294,7 +294,7 @@ static enum hvd_status make_segment(struct forming *f, struct host h, bool with_
         if (rc == HVD_OK && fd < 0)
             rc = hvi_fail(err, HVD_EPROTO, "rank %d sent no segment", h.first);
         if (rc == HVD_OK)
-            rc = hvi_segment_map(&c->segment, h.count, with_board, fd, err);
+            rc = hvi_segment_map(&c->segment, h.count, fd, err);
     }
     if (fd >= 0)
         close(fd);
@@ -302,19 +302,29 @@ static enum hvd_status make_segment(struct forming *f, struct host h, bool with_
     return rc;
 }
 
+static enum hvd_status use_segment(struct hvi_ctx *c, struct host h, enum hvi_mode mode,
+                                   struct hvi_err *err)
+{
+    c->mode = mode;
+    c->host_first = h.first;
+    c->host_count = h.count;
+    c->bells = c->segment.bells;
+    c->bell = c->rank - h.first;
+    c->board = hvi_board_attach(c->segment.board, h.count);
+    if (c->board == NULL)
+        return hvi_fail(err, HVD_EPROTO, "the shared segment has another layout");
+    return HVD_OK;
+}
+
 static enum hvd_status form_shm(struct forming *f, struct hvi_err *err)
 {
     struct hvi_ctx *c = f->c;
-    enum hvd_status rc = make_segment(f, (struct host){0, c->size}, true, err);
+    enum hvd_status rc = make_segment(f, (struct host){0, c->size}, false, err);
 
+    if (rc == HVD_OK)
+        rc = use_segment(c, (struct host){0, c->size}, HVI_MODE_SHM, err);
     if (rc != HVD_OK)
         return rc;
-    c->mode = HVI_MODE_SHM;
-    c->bells = c->segment.bells;
-    c->bell = c->rank;
-    c->board = hvi_board_attach(c->segment.board, c->size);
-    if (c->board == NULL)
-        return hvi_fail(err, HVD_EPROTO, "the shared segment has another layout");
     return hvi_shm_attach(c->segment.plane, c->bells, c->rank, c->size,
                           c->psets[0]->ranks, &c->plane, err);
 }
@@ -416,15 +426,15 @@ static enum hvd_status form_hosts(struct forming *f, struct hvi_err *err)
     for (int i = 0; rc == HVD_OK && i < c->size; i++)
         hosts[i] = c->peers[i].host_index;
     if (rc == HVD_OK)
-        rc = h.count > 1 ? make_segment(f, h, false, err)
+        rc = h.count > 1 ? make_segment(f, h, true, err)
                          : hvi_segment_private(&c->segment, err);
-    if (rc == HVD_OK) {
-        c->mode = HVI_MODE_TCP;
-        c->bells = c->segment.bells;
-        c->bell = c->rank - h.first;
+    if (rc == HVD_OK)
+        rc = use_segment(c, h, HVI_MODE_HOSTS, err);
+    if (rc == HVD_OK && hvi_forward_init(c) != HVD_OK)
+        rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
+    if (rc == HVD_OK)
         rc = hvi_shm_attach(c->segment.plane, c->bells, c->bell, h.count,
                             c->psets[0]->ranks + h.first, &local, err);
-    }
     if (rc == HVD_OK)
         rc = make_mesh(f, &mesh, err);
     if (rc == HVD_OK)

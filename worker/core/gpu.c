@@ -162,7 +162,7 @@ bool hvi_gpu_holds(const struct hvi_ctx *c)
 /* Under the lock: readiness that was held back goes on its way. */
 static void tell_ready(struct hvi_ctx *c)
 {
-    if (c->nready > 0 && !hvi_gpu_holds(c))
+    if ((c->nready > 0 || c->claimed) && !hvi_gpu_holds(c))
         hvi_link_kick(c);
 }
 

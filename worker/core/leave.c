@@ -52,6 +52,10 @@ static void say_final(struct hvi_ctx *c)
     struct hvi_buf nothing = {0};
 
     pthread_mutex_lock(&c->lock);
+    if (c->board != NULL)
+        hvi_negotiate_poll(c);
+    hvi_negotiate_flush(c); /* readiness of other ranks that fell to us */
+    c->board_left = true;   /* nothing can fall to us any more */
     hvi_conn_put_frame(&c->conn, &nothing, true);
     pthread_mutex_unlock(&c->lock);
 }
@@ -65,7 +69,7 @@ void hvi_ctx_leave(struct hvi_ctx *c)
     hvi_gpu_wait_begin(c); /* it does not end */
     pthread_mutex_lock(&c->lock);
     c->closing = true;
-    if (c->mode == HVI_MODE_SHM) {
+    if (c->board != NULL) {
         hvi_board_leave(c->board, c->bell);
         hvi_negotiate_pump(c);
         hvi_negotiate_poll(c);

@@ -4,7 +4,9 @@
  * Happy path: connect, handshake, HELLO ... GO in the caller of hvd_init (blocking),
  * then the link thread polls socket and eventfd: writes what others queued
  * (announcements and readiness are coalesced here), reads messages, looks after stalls
- * and the timeline.
+ * and the timeline. A thread in hvd_wait that waits for the order reads the connection
+ * itself, which saves two wakes; the link thread, woken for what another has read
+ * already, dozes: it leaves reading to those who wait as long as they do.
  *
  * Failure paths: the peer ends the stream, sends rubbish, or the socket fails: the
  * epoch is over for this rank (hvi_ctx_fail), unless it is leaving anyway.
@@ -28,6 +30,8 @@
 
 #define READ_CHUNK (64 * 1024)
 #define LEASE_EXTRA_S 5 /* an agent knows better, and earlier, that the link is dead */
+#define DEFERRED_MS 1   /* until the next look whether a frame must still wait */
+#define DOZE_MS 2       /* until the next look whether others still read */
 
 /* ---- connecting ------------------------------------------------------------------ */
 
@@ -269,7 +273,7 @@ static enum hvd_status take_messages(struct hvi_ctx *c, struct hvi_err *err)
 
         rc = hvi_conn_next(&c->conn, &type, &payload, &size_bytes, err);
         if (rc == HVD_OK)
-            rc = hvi_negotiate_message(c, type, payload, size_bytes, err);
+            rc = hvi_forward_message(c, type, payload, size_bytes, err);
     }
     return rc == HVD_INPROGRESS ? HVD_OK : rc;
 }
@@ -280,16 +284,101 @@ static int next_timeout(struct hvi_ctx *c)
     int stalls = hvi_stall_look(c, now);
     int timeline = hvi_timeline_tick(c, now);
 
+    if (hvi_forward_waits(c))
+        return DEFERRED_MS;
     if (stalls < 0)
         return timeline;
     return timeline < 0 || stalls < timeline ? stalls : timeline;
+}
+
+/* What has come, and what waited for it. Under reader. */
+static enum hvd_status read_all(struct hvi_ctx *c, bool fill)
+{
+    if (c->read_rc == HVD_OK)
+        c->read_rc = hvi_forward_deferred(c, &c->read_err);
+    if (c->read_rc == HVD_OK && fill)
+        c->read_rc = hvi_conn_fill(&c->conn, &c->read_err);
+    if (c->read_rc == HVD_OK)
+        c->read_rc = take_messages(c, &c->read_err);
+    return c->read_rc;
+}
+
+bool hvi_link_read(struct hvi_ctx *c)
+{
+    size_t before;
+    bool came;
+
+    if (pthread_mutex_trylock(&c->reader) != 0)
+        return false;
+    if (c->read_rc != HVD_OK) {
+        pthread_mutex_unlock(&c->reader);
+        return false;
+    }
+    before = hvi_buf_size(&c->conn.in);
+    c->read_rc = hvi_conn_fill(&c->conn, &c->read_err);
+    came = hvi_buf_size(&c->conn.in) > before || hvi_forward_waits(c);
+    if (came && c->read_rc == HVD_OK) {
+        atomic_fetch_add(&c->reads, 1);
+        read_all(c, false);
+    }
+    if (c->read_rc != HVD_OK)
+        hvi_link_kick(c); /* the link thread ends the epoch */
+    pthread_mutex_unlock(&c->reader);
+    return came;
+}
+
+void hvi_link_wake(struct hvi_ctx *c)
+{
+    if (atomic_load(&c->link_dozes))
+        hvi_link_kick(c);
+}
+
+static enum hvd_status read_as_link(struct hvi_ctx *c, bool fill, struct hvi_err *err)
+{
+    enum hvd_status rc;
+
+    pthread_mutex_lock(&c->reader);
+    rc = read_all(c, fill);
+    *err = c->read_err;
+    pthread_mutex_unlock(&c->reader);
+    return rc;
+}
+
+/* Others read on: leave it to them. seen: what they had read at the last look. */
+static bool others_read(struct hvi_ctx *c, uint32_t *seen)
+{
+    uint32_t reads = atomic_load(&c->reads);
+    bool more = reads != *seen;
+
+    *seen = reads;
+    return more;
+}
+
+/* Set before it dozes; a thread that stops reading looks after it has said so: one of the
+ * two sees the other. */
+static bool doze_now(struct hvi_ctx *c, bool doze)
+{
+    atomic_store(&c->link_dozes, doze);
+    if (doze && atomic_load(&c->readers) == 0 && c->ninflight > 0)
+        atomic_store(&c->link_dozes, false);
+    return atomic_load(&c->link_dozes);
+}
+
+static void end_reading(struct hvi_ctx *c)
+{
+    pthread_mutex_lock(&c->reader);
+    if (c->read_rc == HVD_OK)
+        c->read_rc = HVD_ESHUTDOWN;
+    pthread_mutex_unlock(&c->reader);
 }
 
 void *hvi_link_thread(void *arg)
 {
     struct hvi_ctx *c = arg;
     struct hvi_err err = {{0}};
-    enum hvd_status rc = take_messages(c, &err); /* that came behind GO */
+    enum hvd_status rc = read_as_link(c, false, &err); /* that came behind GO */
+    uint32_t seen = 0;
+    bool doze = false;
 
     while (rc == HVD_OK || rc == HVD_INPROGRESS) {
         struct pollfd p[2] = {{.fd = c->conn.fd, .events = POLLIN},
@@ -298,27 +387,37 @@ void *hvi_link_thread(void *arg)
         uint64_t counter;
         bool stop;
 
+        doze = doze_now(c, doze);
+        if (doze) {
+            p[0].fd = -1;
+            timeout_ms = timeout_ms < 0 || timeout_ms > DOZE_MS ? DOZE_MS : timeout_ms;
+        }
         pthread_mutex_lock(&c->lock);
         hvi_negotiate_flush_paced(c);
         rc = hvi_conn_flush(&c->conn, &err);
         stop = c->stop && (rc != HVD_INPROGRESS || atomic_load(&c->failed) != 0);
         pthread_mutex_unlock(&c->lock);
-        if (stop)
+        if (stop) {
+            end_reading(c);
             return NULL;
-        if (rc == HVD_INPROGRESS)
+        }
+        if (rc == HVD_INPROGRESS) {
+            p[0].fd = c->conn.fd;
             p[0].events |= POLLOUT;
-        else if (rc != HVD_OK)
+        } else if (rc != HVD_OK) {
             break;
+        }
         if (poll(p, 2, timeout_ms) < 0)
             continue;
         if (p[1].revents != 0 && read(c->wake_fd, &counter, sizeof counter) < 0)
             continue;
-        if ((p[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
-            rc = hvi_conn_fill(&c->conn, &err);
-            if (rc == HVD_OK)
-                rc = take_messages(c, &err);
-        }
+        doze = p[1].revents == 0 && (doze || p[0].revents == POLLIN) &&
+               others_read(c, &seen);
+        if (!doze)
+            rc = read_as_link(c, (p[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0,
+                              &err);
     }
+    end_reading(c);
     pthread_mutex_lock(&c->lock);
     c->bye_acked = true;
     pthread_cond_broadcast(&c->bye_cond);

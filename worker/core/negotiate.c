@@ -2,8 +2,8 @@
  * The worker's half of the negotiation (PROTOCOL.md section 5).
  *
  * Happy path, first time: announce -> ASSIGN gives the name an id -> publish on the
- * host board (plane tcp: the coordinator already counts us ready) -> the order names
- * the id -> a struct hvi_run for the engine. Afterwards the name is known: publish at
+ * host board (plane tcp, and plane hosts when ASSIGN says so: the coordinator already
+ * counts us ready) -> the order names the id -> a struct hvi_run for the engine. Afterwards the name is known: publish at
  * once.
  *
  * Failure paths: FAIL completes an announced entry with the coordinator's text. EVICT
@@ -156,6 +156,22 @@ static void flight_remove(struct hvi_ctx *c, struct hvi_entry *e)
     c->ninflight--;
 }
 
+/* Something is to be written. A caller that waits at once writes it himself. */
+static void want_flush(struct hvi_ctx *c)
+{
+    if (!c->sends_now)
+        hvi_link_kick(c);
+}
+
+void hvi_negotiate_send_now(struct hvi_ctx *c)
+{
+    if (c->nannounce == 0 && c->nready == 0 && !c->claimed)
+        return;
+    hvi_negotiate_flush(c);
+    if (hvi_conn_flush(&c->conn, NULL) != HVD_OK)
+        hvi_link_kick(c);
+}
+
 /* ---- submitting ----------------------------------------------------------------- */
 
 static enum hvd_status announce(struct hvi_ctx *c, struct hvi_entry *e)
@@ -172,7 +188,7 @@ static enum hvd_status announce(struct hvi_ctx *c, struct hvi_entry *e)
     e->state = HVI_ENTRY_ANNOUNCED;
     c->announce[c->nannounce++] = e;
     c->stats.cache_misses++;
-    hvi_link_kick(c);
+    want_flush(c);
     return HVD_OK;
 }
 
@@ -188,17 +204,24 @@ static enum hvd_status publish_tcp(struct hvi_ctx *c, uint32_t id, uint32_t gene
         c->ready_cap = cap;
     }
     c->ready[c->nready++] = (struct hvi_ready_id){id, generation};
-    hvi_link_kick(c);
+    want_flush(c);
     return HVD_OK;
 }
 
 void hvi_negotiate_poll(struct hvi_ctx *c)
 {
     struct hvi_board_mask wake;
+    bool any;
 
-    hvi_board_poll(c->board, &wake);
-    if (hvi_board_mask_any(&wake))
+    if (c->board_left)
+        return;
+    any = hvi_board_poll(c->board, &wake);
+    if (c->mode == HVI_MODE_HOSTS && any) {
+        c->claimed = true;
+        want_flush(c);
+    } else if (hvi_board_mask_any(&wake)) {
         hvi_bell_ring_mask(c->bells, wake.w);
+    }
 }
 
 static enum hvd_status publish(struct hvi_ctx *c, struct hvi_entry *e,
@@ -214,7 +237,7 @@ static enum hvd_status publish(struct hvi_ctx *c, struct hvi_entry *e,
     e->id = k->id;
     e->generation = k->generation;
     k->entry = e;
-    if (c->mode == HVI_MODE_SHM) {
+    if (c->board != NULL) {
         hvi_board_publish(c->board, c->bell, k->id, k->generation);
         hvi_negotiate_poll(c);
     }
@@ -387,7 +410,7 @@ void hvi_negotiate_join(struct hvi_ctx *c)
     put_join(c);
     /* before the board knows: who joins because of it should come after it */
     hvi_conn_flush(&c->conn, NULL);
-    if (c->mode == HVI_MODE_SHM) {
+    if (c->board != NULL) {
         hvi_board_join(c->board, c->bell, c->join_generation);
         hvi_negotiate_poll(c);
     }
@@ -445,6 +468,8 @@ void hvi_negotiate_flush(struct hvi_ctx *c)
 {
     if (c->nannounce > 0)
         flush_announce(c);
+    if (c->claimed)
+        hvi_forward_take(c);
     if (c->nready > 0) {
         struct hvi_buf frame = {0};
 
@@ -513,7 +538,7 @@ static bool all_known(const struct hvi_ctx *c, const struct hvi_board_group *g)
 /* The next so many groups of the board's log. */
 static void pump(struct hvi_ctx *c, int most)
 {
-    if (c->mode != HVI_MODE_SHM)
+    if (c->board == NULL)
         return;
     for (; most > 0; most--) {
         struct hvi_board_group *g = &c->next_group;
@@ -578,14 +603,19 @@ static enum hvd_status on_order(struct hvi_ctx *c, const uint8_t *payload,
 
 /* ---- messages of the coordinator ------------------------------------------------- */
 
-static struct hvi_board_meta board_meta(const struct hvi_pset *set,
+static struct hvi_board_meta board_meta(const struct hvi_ctx *c,
+                                        const struct hvi_pset *set,
                                         const struct hvi_request *r)
 {
     struct hvi_board_meta m;
 
     memset(&m, 0, sizeof m);
-    for (int32_t i = 0; i < set->size; i++)
-        hvi_board_mask_set(&m.members, set->ranks[i]);
+    for (int32_t i = 0; i < set->size; i++) {
+        int32_t local = set->ranks[i] - c->host_first;
+
+        if (local >= 0 && local < c->host_count)
+            hvi_board_mask_set(&m.members, local);
+    }
     m.bytes = hvi_request_bytes(r);
     m.prescale = r->prescale;
     m.postscale = r->postscale;
@@ -632,6 +662,46 @@ static struct hvi_known *known_set(struct hvi_ctx *c, const char *key, uint32_t 
     return k;
 }
 
+/* The announcement of this rank that the id answers, or NULL. */
+static struct hvi_entry *announced(struct hvi_ctx *c, const struct hvi_known *k)
+{
+    struct hvi_entry *e = entry_find(c, k->key);
+
+    if (e == NULL || e->state != HVI_ENTRY_ANNOUNCED ||
+        !hvi_request_same(k->req, e->req))
+        return NULL; /* or our own announcement is still on its way */
+    return e;
+}
+
+/* The id has come, readiness is given on the board. */
+static enum hvd_status publish_announced(struct hvi_ctx *c, struct hvi_known *k)
+{
+    struct hvi_entry *e;
+
+    hvi_negotiate_pump(c); /* others may have sealed it while we have joined */
+    e = announced(c, k);
+    if (e == NULL)
+        return HVD_OK;
+    drop_announce(c, e);
+    return publish(c, e, k);
+}
+
+/* The coordinator counts us ready already, unless it has not seen our announcement. */
+static enum hvd_status adopt_announced(struct hvi_ctx *c, struct hvi_known *k)
+{
+    struct hvi_entry *e = announced(c, k);
+
+    if (e == NULL)
+        return HVD_OK;
+    if (drop_announce(c, e))
+        return publish(c, e, k);
+    e->state = HVI_ENTRY_PUBLISHED;
+    e->id = k->id;
+    e->generation = k->generation;
+    k->entry = e;
+    return HVD_OK;
+}
+
 static enum hvd_status on_assign(struct hvi_ctx *c, const Hvi__Assign *m,
                                  struct hvi_err *err)
 {
@@ -639,7 +709,6 @@ static enum hvd_status on_assign(struct hvi_ctx *c, const Hvi__Assign *m,
     struct hvi_request *req = NULL;
     struct hvi_pset *set;
     struct hvi_known *k;
-    struct hvi_entry *e;
     enum hvd_status rc;
 
     if (m->id >= HVI_BOARD_MAX_IDS || m->request == NULL)
@@ -649,9 +718,14 @@ static enum hvd_status on_assign(struct hvi_ctx *c, const Hvi__Assign *m,
         return rc;
     hvi_negotiate_pump(c);
     set = hvi_pset_find(c, (int32_t)req->pset);
+    if (set != NULL && c->board != NULL) {
+        struct hvi_board_meta meta = board_meta(c, set, req);
+
+        hvi_board_define(c->board, m->id, m->generation, &meta);
+    }
     if (set == NULL || set->me < 0) {
         hvi_request_free(req);
-        return HVD_OK; /* removed meanwhile */
+        return HVD_OK; /* removed meanwhile; not ours */
     }
     snprintf(key, sizeof key, "%u/%s", req->pset, req->name);
     k = known_set(c, key, m->id, m->generation, req);
@@ -659,26 +733,11 @@ static enum hvd_status on_assign(struct hvi_ctx *c, const Hvi__Assign *m,
         hvi_request_free(req);
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     }
-    if (c->mode == HVI_MODE_SHM) {
-        struct hvi_board_meta meta = board_meta(set, req);
-
-        hvi_board_define(c->board, m->id, m->generation, &meta);
-        hvi_negotiate_pump(c);
-    }
-    e = entry_find(c, key);
-    if (e == NULL || e->state != HVI_ENTRY_ANNOUNCED)
-        return HVD_OK;
-    if (!hvi_request_same(req, e->req))
-        return HVD_OK; /* our own announcement is still on its way */
-    if (c->mode == HVI_MODE_SHM || drop_announce(c, e)) {
-        drop_announce(c, e);
-        return publish(c, e, k);
-    }
-    e->state = HVI_ENTRY_PUBLISHED; /* the coordinator counts us ready already */
-    e->id = k->id;
-    e->generation = k->generation;
-    k->entry = e;
-    return HVD_OK;
+    if (c->mode != HVI_MODE_TCP && !m->ordered)
+        return publish_announced(c, k);
+    rc = adopt_announced(c, k);
+    hvi_negotiate_pump(c); /* its group may have come first, and waits for this */
+    return rc;
 }
 
 static enum hvd_status on_evict(struct hvi_ctx *c, const Hvi__Evict *m)
@@ -689,8 +748,11 @@ static enum hvd_status on_evict(struct hvi_ctx *c, const Hvi__Evict *m)
 
     if (k == NULL || k->generation != m->generation)
         return HVD_OK;
-    if (c->mode == HVI_MODE_SHM) {
-        waiting = hvi_board_evict(c->board, c->bell, m->id, m->generation);
+    if (c->board != NULL) {
+        bool was = hvi_board_evict(c->board, c->bell, m->id, m->generation);
+
+        /* plane hosts: what was ordered before is in the log, the rest waits */
+        waiting = was || c->mode == HVI_MODE_HOSTS;
         hvi_negotiate_pump(c);
         k = c->by_id[m->id];
         if (k == NULL)
@@ -712,8 +774,8 @@ static bool withdraw(struct hvi_ctx *c, struct hvi_entry *e)
         return false;
     if (c->closing) /* the board has forgotten ours (hvi_board_leave) */
         return true;
-    if (e->state == HVI_ENTRY_PUBLISHED && c->mode == HVI_MODE_SHM &&
-        !hvi_board_withdraw(c->board, c->bell, e->id)) {
+    if (e->state == HVI_ENTRY_PUBLISHED && c->board != NULL &&
+        !hvi_board_withdraw(c->board, c->bell, e->id) && c->mode == HVI_MODE_SHM) {
         hvi_negotiate_pump(c);
         return false;
     }
@@ -727,6 +789,7 @@ static struct hvi_entry *on_fail(struct hvi_ctx *c, const Hvi__Fail *m)
     struct hvi_entry *e;
 
     snprintf(key, sizeof key, "%u/%.*s", m->pset, HVD_NAME_MAX, m->name);
+    hvi_negotiate_pump(c);
     e = entry_find(c, key);
     if (e == NULL || !withdraw(c, e))
         return NULL;
@@ -750,6 +813,7 @@ static void collect(struct hvi_ctx *c, int rank, const struct hvi_pset *set,
     struct hvi_link *it;
     struct hvi_link *tmp;
 
+    hvi_negotiate_pump(c);
     HVI_LIST_EACH(&c->lanes, it, tmp)
     {
         e = HVI_CONTAINER(it, struct hvi_entry, link);
@@ -835,7 +899,7 @@ static void on_join_done(struct hvi_ctx *c, const Hvi__JoinDone *m)
     struct hvi_op *op;
 
     pthread_mutex_lock(&c->lock);
-    if (c->mode == HVI_MODE_SHM) {
+    if (c->board != NULL && !c->board_left) {
         hvi_board_join_done(c->board, m->generation);
         hvi_negotiate_pump(c);
     }
@@ -903,10 +967,16 @@ static enum hvd_status on_pset_reply(struct hvi_ctx *c, const Hvi__PsetReply *m,
 static void on_probe(struct hvi_ctx *c, const Hvi__Probe *m)
 {
     char doing[512];
+    char key[HVD_NAME_MAX + 32];
     Hvi__ProbeReply reply = HVI__PROBE_REPLY__INIT;
+    const struct hvi_entry *e;
 
     pthread_mutex_lock(&c->lock);
     hvi_describe_rank(c, doing, sizeof doing);
+    snprintf(key, sizeof key, "%u/%.*s", m->pset, HVD_NAME_MAX, m->name);
+    e = m->name[0] != '\0' ? entry_find(c, key) : NULL;
+    reply.waits = e != NULL;
+    reply.ordered = e != NULL && e->state == HVI_ENTRY_SEALED;
     reply.epoch = c->epoch;
     reply.probe = m->probe;
     reply.doing = doing;
@@ -935,7 +1005,9 @@ static enum hvd_status dispatch_locked(struct hvi_ctx *c, const struct hvi_msg *
     enum hvd_status rc;
 
     pthread_mutex_lock(&c->lock);
-    if (msg->type == HVI_MSG_ASSIGN)
+    if (c->board_left)
+        rc = HVD_OK;
+    else if (msg->type == HVI_MSG_ASSIGN)
         rc = on_assign(c, msg->body, err);
     else
         rc = on_evict(c, msg->body);
@@ -1004,7 +1076,7 @@ enum hvd_status hvi_negotiate_message(struct hvi_ctx *c, uint32_t type,
         return rc;
     rc = dispatch(c, &msg, err);
     hvi_msg_free(&msg);
-    if (c->mode == HVI_MODE_SHM) { /* the board's lock was held: see board.h */
+    if (c->board != NULL) { /* the board's lock was held: see board.h */
         pthread_mutex_lock(&c->lock);
         hvi_negotiate_poll(c);
         pthread_mutex_unlock(&c->lock);

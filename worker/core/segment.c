@@ -40,35 +40,36 @@ static size_t pages(size_t size_bytes)
 }
 
 /* Offsets are the same on every rank: a function of nlocal. */
-static void lay_out(struct hvi_segment *s, void *mem, int nlocal, bool with_board)
+static void lay_out(struct hvi_segment *s, void *mem, int nlocal)
 {
     size_t at = pages(sizeof(struct hvi_bells));
 
     s->mem = mem;
     s->bells = mem;
-    s->board = with_board ? (char *)mem + at : NULL;
-    at += with_board ? pages(hvi_board_size(nlocal)) : 0;
+    s->board = (char *)mem + at;
+    at += pages(hvi_board_size(nlocal));
     s->plane = (char *)mem + at;
 }
 
-static size_t total_bytes(int nlocal, bool with_board)
+static size_t total_bytes(int nlocal)
 {
-    return pages(sizeof(struct hvi_bells)) +
-           (with_board ? pages(hvi_board_size(nlocal)) : 0) +
+    return pages(sizeof(struct hvi_bells)) + pages(hvi_board_size(nlocal)) +
            pages(hvi_shm_size(nlocal, slot_bytes(nlocal), NSLOTS));
 }
 
 enum hvd_status hvi_segment_private(struct hvi_segment *s, struct hvi_err *err)
 {
-    size_t size = total_bytes(1, false);
+    size_t size = total_bytes(1);
     void *mem = mmap(NULL, size, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     if (mem == MAP_FAILED)
         return hvi_fail(err, HVD_ENOMEM, "no memory for %zu MiB of staging slots: %s",
                         size >> 20, strerror(errno));
-    lay_out(s, mem, 1, false);
+    lay_out(s, mem, 1);
     s->size_bytes = size;
+    hvi_board_format(s->board, 1, 0);
+    hvi_board_set_forwarding(s->board);
     hvi_shm_format(s->plane, 1, slot_bytes(1), NSLOTS);
     return HVD_OK;
 }
@@ -156,11 +157,11 @@ static enum hvd_status map(int fd, size_t size, void **out, struct hvi_err *err)
     return HVD_OK;
 }
 
-enum hvd_status hvi_segment_create(struct hvi_segment *s, int nlocal, bool with_board,
-                                   uint64_t fusion_bytes, int *out_fd,
-                                   struct hvi_err *err)
+enum hvd_status hvi_segment_create(struct hvi_segment *s, int nlocal,
+                                   bool several_hosts, uint64_t fusion_bytes,
+                                   int *out_fd, struct hvi_err *err)
 {
-    size_t size = total_bytes(nlocal, with_board);
+    size_t size = total_bytes(nlocal);
     enum hvd_status rc = check_limits(size, nlocal, err);
     void *mem = NULL;
     int error;
@@ -189,19 +190,20 @@ enum hvd_status hvi_segment_create(struct hvi_segment *s, int nlocal, bool with_
         close(fd);
         return rc;
     }
-    lay_out(s, mem, nlocal, with_board);
+    lay_out(s, mem, nlocal);
     s->size_bytes = size;
-    if (with_board)
-        hvi_board_format(s->board, nlocal, fusion_bytes);
+    hvi_board_format(s->board, nlocal, fusion_bytes);
+    if (several_hosts)
+        hvi_board_set_forwarding(s->board);
     hvi_shm_format(s->plane, nlocal, slot_bytes(nlocal), NSLOTS);
     *out_fd = fd;
     return HVD_OK;
 }
 
-enum hvd_status hvi_segment_map(struct hvi_segment *s, int nlocal, bool with_board,
-                                int fd, struct hvi_err *err)
+enum hvd_status hvi_segment_map(struct hvi_segment *s, int nlocal, int fd,
+                                struct hvi_err *err)
 {
-    size_t size = total_bytes(nlocal, with_board);
+    size_t size = total_bytes(nlocal);
     struct stat st;
     void *mem = NULL;
     enum hvd_status rc;
@@ -213,7 +215,7 @@ enum hvd_status hvi_segment_map(struct hvi_segment *s, int nlocal, bool with_boa
     rc = map(fd, size, &mem, err);
     if (rc != HVD_OK)
         return rc;
-    lay_out(s, mem, nlocal, with_board);
+    lay_out(s, mem, nlocal);
     s->size_bytes = size;
     return HVD_OK;
 }

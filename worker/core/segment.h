@@ -20,18 +20,18 @@ struct hvi_segment {
     void *board, *plane; /* their memory */
 };
 
-/** Private memory for a host with one rank: bells and plane only. */
+/** Private memory for a host with one rank; its board forwards. */
 enum hvd_status hvi_segment_private(struct hvi_segment *s, struct hvi_err *err);
-/** Make, format, seal and map one for nlocal ranks, with or without a host board.
- * *out_fd is the caller's. HVD_ENOMEM (memory, the cgroup's limit), HVD_ELIMIT
+/** Make, format, seal and map one for nlocal ranks; several_hosts: the board forwards
+ * (board.h). *out_fd is the caller's. HVD_ENOMEM (memory, the cgroup's limit), HVD_ELIMIT
  * (descriptors, file size limit).
  */
-enum hvd_status hvi_segment_create(struct hvi_segment *s, int nlocal, bool with_board,
-                                   uint64_t fusion_bytes, int *out_fd,
-                                   struct hvi_err *err);
+enum hvd_status hvi_segment_create(struct hvi_segment *s, int nlocal,
+                                   bool several_hosts, uint64_t fusion_bytes,
+                                   int *out_fd, struct hvi_err *err);
 /** Map what the leader sent; fd stays the caller's. HVD_EPROTO: another layout. */
-enum hvd_status hvi_segment_map(struct hvi_segment *s, int nlocal, bool with_board,
-                                int fd, struct hvi_err *err);
+enum hvd_status hvi_segment_map(struct hvi_segment *s, int nlocal, int fd,
+                                struct hvi_err *err);
 void hvi_segment_fini(struct hvi_segment *s); /* also of an all-zero one */
 
 #endif

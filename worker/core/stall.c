@@ -48,21 +48,15 @@ static size_t missing_ranks(struct hvi_ctx *c, const struct hvi_entry *e, int32_
     bool waits;
 
     memset(&mask, 0, sizeof mask);
-    if (e->state == HVI_ENTRY_SEALED) {
-        for (int32_t i = 0; i < e->pset->size; i++)
-            if (e->pset->ranks[i] != c->rank)
-                out[n++] = e->pset->ranks[i];
-        return n;
-    }
-    if (c->mode != HVI_MODE_SHM || e->state != HVI_ENTRY_PUBLISHED)
+    if (c->board == NULL || c->board_left || e->state != HVI_ENTRY_PUBLISHED)
         return 0;
     waits = hvi_board_missing(c->board, c->bell, e->id, e->generation, &mask);
     hvi_negotiate_poll(c);
     if (!waits)
         return 0;
-    for (int32_t r = 0; r < c->size; r++)
+    for (int32_t r = 0; r < c->host_count; r++)
         if (hvi_board_mask_has(&mask, r))
-            out[n++] = r;
+            out[n++] = c->host_first + r;
     return n;
 }
 
@@ -78,6 +72,7 @@ static void report_stall(struct hvi_ctx *c, const struct hvi_entry *e, int64_t n
     m.pset = e->req->pset;
     m.kind = e->req->kind;
     m.waited_ms = (uint64_t)(now_ms - e->since_ms);
+    m.ordered = e->state == HVI_ENTRY_SEALED;
     m.n_missing = missing_ranks(c, e, missing);
     m.missing = missing;
     hvi_conn_put(&c->conn, HVI_MSG_STALLED, &m);

@@ -576,7 +576,11 @@ enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t 
     if (rc != HVD_OK)
         return rc;
     pthread_mutex_lock(&c->lock);
+    c->sends_now = !kick;
     rc = submit_locked(c, ops, count, name, grouped, out, err);
+    c->sends_now = false;
+    if (!kick)
+        hvi_negotiate_send_now(c);
     pthread_mutex_unlock(&c->lock);
     if (rc == HVD_OK && kick)
         hvi_engine_submitted(c);

@@ -376,6 +376,155 @@ Test(board, what_another_call_has_counted_the_next_poll_wakes, .timeout = 10)
     free(b);
 }
 
+Test(board, a_broadcast_that_the_joined_rank_has_brought_runs, .timeout = 10)
+{
+    struct hvi_board *b = new_board(2, 1 << 20);
+    static struct hvi_board_group g;
+
+    define(b, 1, 1, 2, HVD_BROADCAST, 8);
+    hvi_board_publish(b, 1, 1, 1);
+    hvi_board_join(b, 1, 0);
+    cr_assert_not(poll_once(b));
+    hvi_board_publish(b, 0, 1, 1);
+    cr_assert(poll_once(b));
+    cr_assert(hvi_board_read(b, 0, &g));
+    cr_assert_not(g.joined_bad);
+    free(b);
+}
+
+/* ---- one of several hosts -------------------------------------------------------- */
+
+static struct hvi_board *new_forwarding(int nlocal)
+{
+    struct hvi_board *b = new_board(nlocal, 1 << 20);
+
+    hvi_board_set_forwarding(b);
+    return b;
+}
+
+static bool order(struct hvi_board *b, uint64_t seq, uint32_t id,
+                  struct hvi_board_mask *wake)
+{
+    memset(wake, 0, sizeof *wake);
+    return hvi_board_order(b, seq, false, &id, 1, wake);
+}
+
+Test(board, one_rank_is_told_to_take_what_is_complete, .timeout = 10)
+{
+    struct hvi_board *b = new_forwarding(2);
+    struct hvi_board_ready ready[4];
+    bool more;
+
+    define(b, 1, 3, 2, HVD_ALLREDUCE, 8);
+    define(b, 2, 1, 2, HVD_ALLREDUCE, 8);
+    define(b, 3, 1, 2, HVD_ALLREDUCE, 8);
+    for (uint32_t id = 1; id <= 3; id++)
+        hvi_board_publish(b, 0, id, id == 1 ? 3 : 1);
+    cr_assert_not(poll_once(b), "rank 1 is missing");
+    hvi_board_publish(b, 1, 1, 3);
+    cr_assert(poll_once(b));
+    hvi_board_publish(b, 1, 2, 1);
+    cr_assert_not(poll_once(b), "somebody has been told already");
+    hvi_board_publish(b, 1, 3, 1);
+    cr_assert_eq(hvi_board_take(b, ready, 2, &more), 2);
+    cr_assert(more);
+    cr_assert_eq(ready[0].id, 1);
+    cr_assert_eq(ready[0].generation, 3);
+    cr_assert_eq(ready[1].id, 2);
+    cr_assert_eq(hvi_board_take(b, ready, 4, &more), 1);
+    cr_assert_not(more);
+    cr_assert_eq(hvi_board_take(b, ready, 4, &more), 0, "each id once");
+    cr_assert_not(hvi_board_unread(b, 0), "nothing is in the order yet");
+    hvi_board_publish(b, 0, 2, 1);
+    hvi_board_publish(b, 1, 2, 1);
+    cr_assert(poll_once(b), "the next round of an id");
+    free(b);
+}
+
+Test(board, the_order_comes_from_outside_and_reaches_members, .timeout = 10)
+{
+    struct hvi_board *b = new_forwarding(3);
+    struct hvi_board_mask wake;
+    static struct hvi_board_group g;
+
+    define(b, 1, 5, 2, HVD_ALLREDUCE, 8);
+    cr_assert_eq(hvi_board_ordered(b), 0);
+    cr_assert(order(b, 7, 1, &wake));
+    cr_assert_eq(hvi_board_ordered(b), 8);
+    cr_assert(hvi_board_mask_has(&wake, 0) && hvi_board_mask_has(&wake, 1));
+    cr_assert_not(hvi_board_mask_has(&wake, 2));
+    cr_assert_not(hvi_board_unread(b, 2), "rank 2 is no member");
+    for (int r = 0; r < 2; r++) {
+        cr_assert(hvi_board_read(b, r, &g));
+        cr_assert_eq(g.seq, 7);
+        cr_assert_eq(g.nids, 1);
+        cr_assert_eq(g.ids[0].id, 1);
+        cr_assert_eq(g.ids[0].generation, 5);
+    }
+    free(b);
+}
+
+Test(board, says_when_a_member_here_has_joined_without_it, .timeout = 10)
+{
+    struct hvi_board *b = new_forwarding(2);
+    struct hvi_board_ready ready[4];
+    bool more;
+
+    define(b, 1, 1, 2, HVD_BROADCAST, 8);
+    define(b, 2, 1, 2, HVD_BROADCAST, 8);
+    hvi_board_publish(b, 1, 1, 1);
+    hvi_board_join(b, 1, 0);
+    hvi_board_publish(b, 0, 1, 1);
+    hvi_board_publish(b, 0, 2, 1);
+    cr_assert(poll_once(b));
+    cr_assert_eq(hvi_board_take(b, ready, 4, &more), 2);
+    cr_assert_eq(ready[0].id, 1);
+    cr_assert_not(ready[0].joined, "it had brought this one");
+    cr_assert(ready[1].joined);
+    free(b);
+}
+
+Test(board, what_is_evicted_or_lacks_a_rank_that_left_is_not_taken, .timeout = 10)
+{
+    struct hvi_board *b = new_forwarding(2);
+    struct hvi_board_ready ready[4];
+    bool more;
+
+    for (uint32_t id = 1; id <= 3; id++) {
+        define(b, id, 1, id == 3 ? 1 : 2, HVD_ALLREDUCE, 8);
+        hvi_board_publish(b, 0, id, 1);
+        if (id < 3)
+            hvi_board_publish(b, 1, id, 1);
+    }
+    cr_assert(poll_once(b));
+    cr_assert(hvi_board_evict(b, 0, 1, 1));
+    hvi_board_leave(b, 1);
+    cr_assert_eq(hvi_board_take(b, ready, 4, &more), 1);
+    cr_assert_eq(ready[0].id, 3, "its only member is still there");
+    free(b);
+}
+
+Test(board, the_order_waits_while_a_log_is_full, .timeout = 30)
+{
+    struct hvi_board *b = new_forwarding(1);
+    struct hvi_board_mask wake;
+    static struct hvi_board_group g;
+    uint64_t seq = 0;
+
+    define(b, 1, 1, 1, HVD_ALLREDUCE, 8);
+    while (order(b, seq, 1, &wake)) {
+        seq++;
+        cr_assert_lt(seq, 1 << 20, "the log has no end");
+    }
+    cr_assert_eq(hvi_board_ordered(b), seq, "what did not fit is not ordered");
+    for (uint64_t i = 0; i < seq; i++) {
+        cr_assert(hvi_board_read(b, 0, &g));
+        cr_assert_eq(g.seq, i);
+    }
+    cr_assert(order(b, seq, 1, &wake));
+    free(b);
+}
+
 /* ---- many threads ---------------------------------------------------------------- */
 
 #define RANKS 4
@@ -387,7 +536,43 @@ struct player {
     int rank;
     uint64_t order_hash, last_seq;
     int groups, ops;
+    struct decider *decider; /* NULL: the board orders */
 };
+
+/* Stands for the coordinator and the forwarder: orders what was taken, at once. */
+struct decider {
+    pthread_mutex_t lock;
+    uint64_t seq;
+    uint32_t waiting[IDS];
+    int nwaiting; /* a log was full */
+};
+
+static void decide(struct player *p, bool told)
+{
+    struct decider *d = p->decider;
+    struct hvi_board_ready ready[IDS];
+    struct hvi_board_mask wake;
+    bool more = told;
+
+    pthread_mutex_lock(&d->lock);
+    if (told) {
+        uint32_t n = hvi_board_take(p->b, ready, IDS, &more);
+
+        for (uint32_t i = 0; i < n; i++) {
+            cr_assert_lt(d->nwaiting, IDS, "an id was taken again before its order");
+            d->waiting[d->nwaiting++] = ready[i].id;
+        }
+    }
+    while (d->nwaiting > 0 && order(p->b, d->seq, d->waiting[0], &wake)) {
+        d->seq++;
+        d->nwaiting--;
+        memmove(d->waiting, d->waiting + 1, (size_t)d->nwaiting * sizeof(uint32_t));
+    }
+    pthread_mutex_unlock(&d->lock);
+    cr_assert_not(more);
+    if (poll_once(p->b)) /* the board's lock was held */
+        decide(p, true);
+}
 
 static void read_all(struct player *p, struct hvi_board_group *g, int *busy)
 {
@@ -424,11 +609,14 @@ static void *play(void *arg)
             left[id]--;
             busy[id] = 1;
             hvi_board_publish(p->b, p->rank, id, 1);
-            poll_once(p->b);
+            if (poll_once(p->b) && p->decider != NULL)
+                decide(p, true);
         } else if (hvi_board_unread(p->b, p->rank)) {
             read_all(p, g, busy);
             if (hvi_board_backlog(p->b))
                 poll_once(p->b);
+            if (p->decider != NULL)
+                decide(p, false);
         } else {
             sched_yield();
         }
@@ -439,16 +627,15 @@ static void *play(void *arg)
     return NULL;
 }
 
-Test(board, all_ranks_see_one_order_under_load, .timeout = 60)
+static void play_all(struct hvi_board *b, struct decider *decider)
 {
-    struct hvi_board *b = new_board(RANKS, 64);
     struct player players[RANKS];
     pthread_t threads[RANKS];
 
     for (uint32_t id = 0; id < IDS; id++)
         define(b, id, 1, RANKS, id % 3 == 0 ? HVD_BROADCAST : HVD_ALLREDUCE, 8 + id);
     for (int r = 0; r < RANKS; r++) {
-        players[r] = (struct player){.b = b, .rank = r};
+        players[r] = (struct player){.b = b, .rank = r, .decider = decider};
         cr_assert_eq(pthread_create(&threads[r], NULL, play, &players[r]), 0);
     }
     for (int r = 0; r < RANKS; r++)
@@ -459,4 +646,18 @@ Test(board, all_ranks_see_one_order_under_load, .timeout = 60)
         cr_assert_eq(players[r].groups, players[0].groups);
     }
     free(b);
+}
+
+Test(board, all_ranks_see_one_order_under_load, .timeout = 60)
+{
+    play_all(new_board(RANKS, 64), NULL);
+}
+
+Test(board, all_ranks_of_a_host_see_the_coordinators_order_under_load, .timeout = 60)
+{
+    struct decider d = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+    play_all(new_forwarding(RANKS), &d);
+    cr_assert_eq(d.nwaiting, 0);
+    cr_assert_eq(d.seq, IDS * ROUNDS);
 }

@@ -208,6 +208,26 @@ static inline void feed_form(struct feed *f, uint64_t first, int np, uint32_t ep
     feed_forget(f);
 }
 
+/** The same on hosts h0, h1, ... of two ranks each: plane hosts. */
+static inline struct feed *feed_up_hosts(int np, uint32_t stall_warn_ms)
+{
+    struct feed *f = feed_new(&(struct hvi_core_config){
+        .np = (uint32_t)np, .linger_ms = -1, .stall_warn_ms = stall_warn_ms});
+
+    for (int r = 0; r < np; r++) {
+        char host[16];
+
+        snprintf(host, sizeof host, "h%d", r / 2);
+        feed_hello(f, 1 + (uint64_t)r,
+                   &(struct feed_hello){.want = r, .host = host, .host_id = host});
+    }
+    for (int r = 0; r < np; r++)
+        feed_formed(f, 1 + (uint64_t)r, 1, 1, 0, "");
+    cr_assert_not_null(strstr(f->trace, "plane=3"), "not hosts: %s", f->trace);
+    feed_forget(f);
+    return f;
+}
+
 static inline struct feed *feed_up(int np, uint32_t plane)
 {
     struct feed *f =
@@ -320,19 +340,30 @@ static inline void feed_pset_remove(struct feed *f, uint64_t conn, uint32_t id)
     feed_msg(f, conn, HVI_MSG_PSET_REMOVE, &m);
 }
 
-static inline void feed_stalled(struct feed *f, uint64_t conn, const char *name,
-                                uint64_t waited_ms, size_t nmissing,
-                                const int32_t *missing)
+/* nmissing FEED_ORDERED: it has its place in the order. */
+#define FEED_ORDERED SIZE_MAX
+static inline void feed_stalled_in(struct feed *f, uint64_t conn, const char *name,
+                                   uint32_t pset, uint64_t waited_ms, size_t nmissing,
+                                   const int32_t *missing)
 {
     Hvi__Stalled m = HVI__STALLED__INIT;
 
     m.epoch = 1;
     m.name = (char *)(uintptr_t)name;
     m.kind = HVD_ALLREDUCE;
+    m.pset = pset;
     m.waited_ms = waited_ms;
     m.missing = (int32_t *)(uintptr_t)missing;
-    m.n_missing = nmissing;
+    m.ordered = nmissing == FEED_ORDERED;
+    m.n_missing = m.ordered ? 0 : nmissing;
     feed_msg(f, conn, HVI_MSG_STALLED, &m);
+}
+
+static inline void feed_stalled(struct feed *f, uint64_t conn, const char *name,
+                                uint64_t waited_ms, size_t nmissing,
+                                const int32_t *missing)
+{
+    feed_stalled_in(f, conn, name, 0, waited_ms, nmissing, missing);
 }
 
 static inline void feed_probe_reply(struct feed *f, uint64_t conn, uint64_t probe,
@@ -343,6 +374,8 @@ static inline void feed_probe_reply(struct feed *f, uint64_t conn, uint64_t prob
     m.epoch = 1;
     m.probe = probe;
     m.doing = (char *)(uintptr_t)doing;
+    m.ordered = strncmp(doing, "runs", 4) == 0; /* tests only: a rank says "waits in" */
+    m.waits = m.ordered || strncmp(doing, "waits in", 8) == 0;
     feed_msg(f, conn, HVI_MSG_PROBE_REPLY, &m);
 }
 

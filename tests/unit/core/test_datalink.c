@@ -175,7 +175,7 @@ Test(datalink, the_segment_reaches_every_rank, .timeout = 30)
     struct hvi_segment mine = {0};
     int fd = -1;
 
-    cr_assert_eq(hvi_segment_create(&mine, 3, true, 1 << 20, &fd, NULL), HVD_OK);
+    cr_assert_eq(hvi_segment_create(&mine, 3, false, 1 << 20, &fd, NULL), HVD_OK);
     for (int i = 0; i < 3; i++)
         p[i].pass_fd = i == 0 ? fd : -1;
     run(p, 3);
@@ -187,9 +187,9 @@ Test(datalink, the_segment_reaches_every_rank, .timeout = 30)
         if (i == 0)
             continue;
         cr_assert_geq(p[i].got_fd, 0);
-        cr_assert_eq(hvi_segment_map(&theirs, 4, true, p[i].got_fd, NULL), HVD_EPROTO,
+        cr_assert_eq(hvi_segment_map(&theirs, 4, p[i].got_fd, NULL), HVD_EPROTO,
                      "another number of ranks is another layout");
-        cr_assert_eq(hvi_segment_map(&theirs, 3, true, p[i].got_fd, NULL), HVD_OK);
+        cr_assert_eq(hvi_segment_map(&theirs, 3, p[i].got_fd, NULL), HVD_OK);
         cr_assert_eq(((char *)theirs.plane)[100], 'x');
         cr_assert_neq(ftruncate(p[i].got_fd, 1), 0, "it is sealed");
         hvi_segment_fini(&theirs);

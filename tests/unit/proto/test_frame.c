@@ -254,6 +254,7 @@ Test(frame, type_numbers_and_names_are_the_documented_ones, .timeout = 10)
                  {41, "PEER_BYE"},
                  {42, "CLOSED"},
                  {43, "PROBE"},
+                 {44, "MARK"},
                  {64, "AGENT_HELLO"},
                  {65, "RANK_STARTED"},
                  {66, "RANK_EXITED"},

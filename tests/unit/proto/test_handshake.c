@@ -93,7 +93,7 @@ Test(handshake, two_connections_never_share_anything, .timeout = 10)
 Test(handshake, hello_has_the_documented_layout, .timeout = 10)
 {
     static const uint8_t head[16] = {'H', 'V', 'D', 'H', 'E', 'L', 'O', '\n',
-                                     1,   0,   1,   0,   0,   0,   0,   0};
+                                     2,   0,   1,   0,   0,   0,   0,   0};
     static const char text[16] = HVI_VERSION;
     struct hvi_hs_client hs;
     uint8_t hello[HVI_HELLO_BYTES];
@@ -121,7 +121,7 @@ static void write_message(struct written_peer *p, uint8_t role, const uint8_t *b
     crypto_generichash_state st;
 
     memset(p->message, 0, sizeof p->message);
-    memcpy(p->message, "HVDHELO\n\x01", 9);
+    memcpy(p->message, "HVDHELO\n\x02", 9);
     p->message[10] = role;
     memcpy(p->message + 16, "0.0.9", 5); /* another release of the same protocol */
     memcpy(p->message + 32, channel_job, 16);
@@ -419,7 +419,7 @@ Test(handshake, version_skew_is_refused_and_both_sides_name_both, .timeout = 10)
     cr_assert_eq(serve(&t, channel_key, channel_job, hello), HVD_EVERSION);
     cr_assert_str_eq(t.err.text,
                      "a peer is hvd 9.8.7 (protocol 7), this side hvd " HVI_VERSION
-                     " (protocol 1)");
+                     " (protocol 2)");
     cr_assert_eq(t.role, HVI_ROLE_UNSET);
     cr_assert_eq(t.reply[VERSION_OFFSET], HVI_PROTO_VERSION);
     cr_assert_eq(t.reply[10], 0x80 | HVI_ROLE_COORDINATOR);
@@ -432,7 +432,7 @@ Test(handshake, version_skew_is_refused_and_both_sides_name_both, .timeout = 10)
     memcpy(t.reply + 16, "9.8.7", 5);
     cr_assert_eq(hvi_hs_client_finish(&hs, t.reply, &stream, &err), HVD_EVERSION);
     cr_assert_not_null(strstr(err.text, "9.8.7 (protocol 7)"), "%s", err.text);
-    cr_assert_not_null(strstr(err.text, "hvd " HVI_VERSION " (protocol 1)"), "%s",
+    cr_assert_not_null(strstr(err.text, "hvd " HVI_VERSION " (protocol 2)"), "%s",
                        err.text);
 }
 
@@ -444,7 +444,7 @@ Test(handshake, hostile_version_texts_are_shown_escaped, .timeout = 10)
 
     start(&hs, hello);
     hvi_hs_fini(&hs);
-    hello[VERSION_OFFSET] = 2;
+    hello[VERSION_OFFSET] = 9;
     memcpy(hello + 16, "\x1b[2J\n%s%n\xff\xff\xff\xff\xff\xff\xff", 16);
     cr_assert_eq(serve(&t, channel_key, channel_job, hello), HVD_EVERSION);
     cr_assert_not_null(strstr(t.err.text, "\\x1b[2J\\x0a%s%n\\xff"), "%s", t.err.text);
@@ -653,7 +653,7 @@ Test(handshake, allocates_nothing_whatever_comes, .timeout = 10)
     before = hvi_fault_asked_bytes();
     (void)channel_open(&ch, HVI_ROLE_WORKER);
     (void)serve(&t, key, channel_job, ch.hello);
-    ch.hello[VERSION_OFFSET] = 2;
+    ch.hello[VERSION_OFFSET] = 9;
     (void)serve(&t, channel_key, channel_job, ch.hello);
     ch.hello[0] = 'h';
     (void)serve(&t, channel_key, channel_job, ch.hello);
