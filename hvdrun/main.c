@@ -85,6 +85,9 @@ static void show_plan(const struct hvi_opts *o, const char *source,
 {
     const struct hvi_rshell shell = hvi_rshell_choose(o);
     char way[256] = "ssh";
+    struct hvi_err unused;
+    const char *bind;
+    uint32_t kind;
 
     if (shell.kind == HVI_RSHELL_SRUN)
         snprintf(way, sizeof way, "srun");
@@ -104,6 +107,8 @@ static void show_plan(const struct hvi_opts *o, const char *source,
             fprintf(out, " (by %s)", way);
         fputc('\n', out);
     }
+    if (hvi_spec_bind(o, &kind, &bind, &unused) == HVD_OK && kind != 0)
+        fprintf(out, "  bind to %s\n", bind);
     for (size_t i = 0; i < o->nenv; i++)
         fprintf(out, "  env %s=%s\n", o->env[i].name, o->env[i].value);
     if (o->ncommand > 0) {
@@ -134,17 +139,12 @@ static enum hvd_status check_settings(const struct hvi_opts *o, int np,
 {
     Hvi__CoordConfig unused = HVI__COORD_CONFIG__INIT;
 
-    const char *bind = hvi_opts_env(o, "BIND_TO");
+    uint32_t bind;
     int64_t lease_s;
     enum hvd_status rc = hvi_spec_settings(o, &unused, err);
 
-    if (rc == HVD_OK && bind != NULL && strcmp(bind, "none") != 0 &&
-        strcmp(bind, "core") != 0 && strcmp(bind, "numa") != 0 &&
-        strcmp(bind, "socket") != 0)
-        rc =
-            hvi_fail(err, HVD_EINVAL,
-                     "HVD_BIND_TO: '%.40s' is not one of: none core numa socket", bind);
-
+    if (rc == HVD_OK)
+        rc = hvi_spec_bind(o, &bind, NULL, err);
     if (rc == HVD_OK)
         rc = check_only_rank(o, np, err);
 

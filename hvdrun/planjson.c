@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdrun/spec.h"
+
 static json_t *text(const char *t)
 {
     json_t *made;
@@ -111,15 +113,19 @@ enum hvd_status hvi_planjson_write(const struct hvi_opts *o, const char *kind,
                                    const char *from, const struct hvi_plan *p,
                                    FILE *out, struct hvi_err *err)
 {
-    json_t *root = json_pack(
-        "{si s{ss so} si so so so so}", "version", HVI_PLANJSON_VERSION, "source",
-        "kind", kind, "from", text(from), "np", p->np, "hosts", hosts(p), "ranks",
-        ranks(p), "command", command(o), "environment", environment(o));
-    enum hvd_status rc = HVD_OK;
+    const char *bind = "none";
+    uint32_t bind_to;
+    enum hvd_status rc = hvi_spec_bind(o, &bind_to, &bind, err);
+    json_t *root =
+        json_pack("{si s{ss so} si so so so so ss}", "version", HVI_PLANJSON_VERSION,
+                  "source", "kind", kind, "from", text(from), "np", p->np, "hosts",
+                  hosts(p), "ranks", ranks(p), "command", command(o), "environment",
+                  environment(o), "bind_to", bind);
 
-    if (!whole(root, o, p))
+    if (rc == HVD_OK && !whole(root, o, p))
         rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
-    else if (json_dumpf(root, out, JSON_INDENT(2)) != 0 || fputc('\n', out) == EOF)
+    else if (rc == HVD_OK &&
+             (json_dumpf(root, out, JSON_INDENT(2)) != 0 || fputc('\n', out) == EOF))
         rc = hvi_fail(err, HVD_EIO, "the plan could not be written");
     json_decref(root);
     return rc;

@@ -24,6 +24,7 @@
  *                  "cross_rank", "cross_size"}], in the order of the ranks
  *     command      [words]
  *     environment  {variables that options set for the ranks}
+ *     bind_to      "none", "core", "numa", "socket"
  *
  * Bytes that are not UTF-8 stand as \xNN in the texts.
  *

@@ -66,6 +66,8 @@ struct agent {
     uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     struct hvi_jobenv env;
     struct hvi_rank *ranks;
+    enum hvi_topo_bind bind_to;
+    bool report_bindings;
     cpu_set_t *cpus;             /* [nranks] of the bound ones; NULL: none are */
     int nranks, nexited, nended; /* ended: exited and all output sent */
     int32_t stdin_rank;
@@ -317,7 +319,7 @@ static void start_failed(struct agent *a, struct hvi_rank *r,
     send_msg(a, HVI_MSG_STARTED, &msg);
 }
 
-/* ---- binding; hvdrun has checked the word */
+/* ---- binding */
 
 /* "0-3,8" */
 static void list_cpus(const cpu_set_t *set, char *out, size_t cap)
@@ -355,28 +357,23 @@ static void report_binding(struct agent *a, struct hvi_rank *r, const char *word
 static void bind_ranks(struct agent *a)
 {
     static const char *const words[] = {"none", "core", "numa", "socket"};
-    const char *word = hvi_jobenv_get(&a->env, "HVD_BIND_TO");
-    const char *report = hvi_jobenv_get(&a->env, "HVD_REPORT_BINDINGS");
     const char *why = "not asked for";
     cpu_set_t inherited;
-    int kind = HVI_TOPO_SOCKET;
 
-    while (kind > 0 && (word == NULL || strcmp(word, words[kind]) != 0))
-        kind--;
     CPU_ZERO(&inherited);
     if (sched_getaffinity(0, sizeof inherited, &inherited) != 0) {
         why = "more processors than can be named";
-    } else if (kind != HVI_TOPO_NONE) {
+    } else if (a->bind_to != HVI_TOPO_NONE) {
         a->cpus = calloc((size_t)a->nranks, sizeof *a->cpus);
-        why = a->cpus == NULL ? "out of memory"
-                              : hvi_topo_shares((enum hvi_topo_bind)kind, &inherited,
-                                                a->nranks, a->cpus);
+        why = a->cpus == NULL
+                  ? "out of memory"
+                  : hvi_topo_shares(a->bind_to, &inherited, a->nranks, a->cpus);
     }
     for (int i = 0; i < a->nranks; i++) {
         a->ranks[i].cpus = why == NULL ? &a->cpus[i] : NULL;
-        if ((report != NULL && strcmp(report, "1") == 0) ||
-            (kind != HVI_TOPO_NONE && why != NULL && i == 0))
-            report_binding(a, &a->ranks[i], words[kind], &inherited, why);
+        if (a->report_bindings ||
+            (a->bind_to != HVI_TOPO_NONE && why != NULL && i == 0))
+            report_binding(a, &a->ranks[i], words[a->bind_to], &inherited, why);
     }
 }
 
@@ -661,9 +658,12 @@ static enum hvd_status take_spec(struct agent *a, const Hvi__JobSpec *s,
     enum hvd_status rc;
 
     if (s->key.len != HVI_KEY_BYTES || s->job_id.len != HVI_JOB_ID_BYTES ||
-        s->n_argv == 0 || s->n_ranks == 0 || s->n_ranks > HVD_RANKS_MAX)
+        s->n_argv == 0 || s->n_ranks == 0 || s->n_ranks > HVD_RANKS_MAX ||
+        s->bind_to > HVI_TOPO_SOCKET)
         return hvi_fail(err, HVD_EPROTO, "the job specification is not complete");
     a->stdin_rank = s->stdin_rank;
+    a->bind_to = (enum hvi_topo_bind)s->bind_to;
+    a->report_bindings = s->report_bindings;
     a->cwd = dup_bytes(&s->cwd);
     a->host = strdup(s->host);
     memcpy(a->key, s->key.data, sizeof a->key);

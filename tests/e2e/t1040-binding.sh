@@ -36,6 +36,17 @@ expect_status 2
 expect_line err "HVD_BIND_TO: 'nmua' is not one of: none core numa socket"
 echo "ok a wrong word in the environment"
 
+HOROVOD_BIND_TO=nmua run hvdrun -np 1 true
+expect_status 0
+HVD_BIND_TO=core HVD_REPORT_BINDINGS=1 run taskset -c "$first" hvdrun --no-env -np 1 true
+expect_status 0
+expect_line err "rank 0 on localhost: bound to core, processors $first\$"
+run hvdrun --dry-run --bind-to numa -np 1 ./nothing
+expect_line out '^  bind to numa$'
+run hvdrun --dry-run --json --bind-to numa -np 1 ./nothing
+expect_line out '"bind_to": "numa"'
+echo "ok a name of hvd alone, past --no-env, shown by --dry-run"
+
 [ -n "$second" ] || exit 0
 run taskset -c "$first,$second" hvdrun -np 2 --bind-to core "${show[@]}"
 expect_status 0
