@@ -195,6 +195,8 @@ void hvi_table_add(struct hvi_table *t, struct hvi_pack_item item);
 enum hvd_status hvi_gpu_run_table(struct hvi_gpu *p, struct hvi_table *t,
                                   struct hvi_err *err);
 void hvi_gpu_free_tables(struct hvi_gpu *p);
+/** Takes tables (or NULL) that a device may still read, and never frees them. Any thread. */
+void hvi_gpu_keep_tables(struct hvi_table *tables);
 
 /* ---- stage.c */
 enum hvd_status hvi_gpu_stage(struct hvi_gpu *p, struct hvi_err *err);

@@ -377,6 +377,7 @@ static void free_all(struct hvi_gpu *p)
     hvi_device_enter(p->dev);
     hvi_gpu_drop_comms(p);
     hvi_gpu_free_tables(p);
+    hvi_gpu_keep_tables(p->tables); /* of a group that broke before its launch */
     if (p->buffer != 0)
         cu->mem_free(p->buffer);
     if (p->stream != NULL)

@@ -5,6 +5,10 @@
 
 #define FEWEST 64
 
+/* Tables that a device may still read after its plane broke: kept to the process's end. */
+static struct hvi_table *kept;
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+
 static void free_table(struct hvi_gpu *p, struct hvi_table *t)
 {
     const struct hvi_cuda *cu = p->dev->cu;
@@ -110,4 +114,17 @@ void hvi_gpu_free_tables(struct hvi_gpu *p)
         p->free_tables = t->next;
         free_table(p, t);
     }
+}
+
+void hvi_gpu_keep_tables(struct hvi_table *tables)
+{
+    pthread_mutex_lock(&kept_lock);
+    while (tables != NULL) {
+        struct hvi_table *t = tables;
+
+        tables = t->next;
+        t->next = kept;
+        kept = t;
+    }
+    pthread_mutex_unlock(&kept_lock);
 }

@@ -78,6 +78,7 @@ static void finish(struct hvi_gpu *p, struct hvi_launch *l, enum hvd_status stat
         p->free_tables = t;
     }
     pthread_mutex_unlock(&p->lock);
+    hvi_gpu_keep_tables(l->tables);
     if (quiet)
         free(l->memory);
     hvi_event_unref(l->event);
