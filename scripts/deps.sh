@@ -23,6 +23,7 @@ base='     build-essential           build-essential
 testing='  libcriterion-dev          libcriterion-dev
            python3                   python3
            procps                    procps
+           gdb                       gdb
            iproute2                  iproute2
            openssh-client            openssh-client
            mandoc                    mandoc

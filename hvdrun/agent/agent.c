@@ -434,7 +434,8 @@ static void link_up(void *data)
 
 /* pid: who said HELLO for the rank, often a child of what we started (`sh run.sh`); its
  * number means something here if it is in the rank's process group. */
-static const char *rank_state(struct agent *a, int32_t rank, int32_t pid)
+static const char *rank_state(struct agent *a, int32_t rank, int32_t pid,
+                              char out[HVI_PROCSTAT_WORDS_MAX])
 {
     for (int i = 0; i < a->nranks; i++) {
         const struct hvi_rank *r = &a->ranks[i];
@@ -443,8 +444,8 @@ static const char *rank_state(struct agent *a, int32_t rank, int32_t pid)
             return r->exited     ? "exited"
                    : r->pid == 0 ? "not started"
                    : pid > 0 && hvi_procstat_group(pid) == r->pid
-                       ? hvi_procstat(pid)
-                       : hvi_procstat(r->pid);
+                       ? hvi_procstat_words(pid, out)
+                       : hvi_procstat_words(r->pid, out);
     }
     return "unknown";
 }
@@ -453,17 +454,23 @@ static void answer_probe(struct agent *a, const Hvi__ProcProbe *q)
 {
     Hvi__ProcState msg = HVI__PROC_STATE__INIT;
     char **states = calloc(q->n_ranks + 1, sizeof *states);
+    char(*text)[HVI_PROCSTAT_WORDS_MAX] = calloc(q->n_ranks + 1, sizeof *text);
 
-    if (states == NULL)
+    if (states == NULL || text == NULL) {
+        free(states);
+        free(text);
         return;
+    }
     for (size_t i = 0; i < q->n_ranks; i++)
-        states[i] = (char *)rank_state(a, q->ranks[i], i < q->n_pids ? q->pids[i] : 0);
+        states[i] =
+            (char *)rank_state(a, q->ranks[i], i < q->n_pids ? q->pids[i] : 0, text[i]);
     msg.probe = q->probe;
     msg.n_ranks = msg.n_states = q->n_ranks;
     msg.ranks = q->ranks;
     msg.states = states;
     hvi_link_send(&a->link[a->at], HVI_MSG_PROC_STATE, &msg);
     free(states);
+    free(text);
 }
 
 static void link_frame(void *data, const struct hvi_msg *msg)

@@ -86,19 +86,22 @@ void hvi_link_send(struct hvi_agent_link *l, uint32_t type, const void *body)
         seal(l, &l->frame, false);
 }
 
-static void beat_cb(uv_timer_t *t)
+static void tick_cb(uv_timer_t *t)
 {
     struct hvi_agent_link *l = t->data;
     Hvi__Heartbeat beat = HVI__HEARTBEAT__INIT;
     char why[64];
 
-    /* Counted in beats, not by the clock: an agent that was stopped itself must first
-     * read what has arrived meanwhile. */
-    if (++l->silent_beats > l->lease_ms / HVI_LINK_HEARTBEAT_MS) {
+    /* Counted in ticks, not by the clock: an agent that was stopped itself must first
+     * read what has arrived meanwhile. In steps much shorter than the other side's
+     * heartbeat, so that one which is a little late is not a missing one. */
+    if (++l->silent_ticks > l->lease_ms / HVI_LINK_TICK_MS) {
         snprintf(why, sizeof why, "nothing heard for %g s", (double)l->lease_ms / 1000);
         down(l, true, why);
         return;
     }
+    if (++l->ticks % (HVI_LINK_HEARTBEAT_MS / HVI_LINK_TICK_MS) != 0)
+        return;
     beat.sent_ms = (uint64_t)hvi_now_ms();
     hvi_link_send(l, HVI_MSG_HEARTBEAT, &beat);
 }
@@ -113,7 +116,7 @@ static void finish_handshake(struct hvi_agent_link *l)
     }
     hvi_buf_consume(&l->rx, HVI_HELLO_BYTES);
     l->up = true;
-    uv_timer_start(&l->timer, beat_cb, HVI_LINK_HEARTBEAT_MS, HVI_LINK_HEARTBEAT_MS);
+    uv_timer_start(&l->timer, tick_cb, HVI_LINK_TICK_MS, HVI_LINK_TICK_MS);
     l->ops->on_up(l->data);
 }
 
@@ -137,7 +140,7 @@ static enum hvd_status open_one(struct hvi_agent_link *l, struct hvi_err *err)
         rc = hvi_msg_get(type, payload, payload_bytes, &msg, err);
     if (rc != HVD_OK)
         return rc;
-    l->silent_beats = 0;
+    l->silent_ticks = 0;
     if (type != HVI_MSG_HEARTBEAT)
         l->ops->on_frame(l->data, &msg);
     hvi_msg_free(&msg);

@@ -10,6 +10,7 @@
 #include "proto/sec/stream.h"
 
 #define HVI_LINK_HEARTBEAT_MS 2000
+#define HVI_LINK_TICK_MS 500    /* how exactly the lease is watched */
 #define HVI_LINK_LEASE_MS 15000 /* unless HVD_LEASE_SECONDS says otherwise */
 #define HVI_LINK_CONNECT_MS 5000
 
@@ -31,12 +32,12 @@ struct hvi_agent_link {
         uv_tcp_t tcp;
     } u;
     uv_connect_t connect_req;
-    uv_timer_t timer; /* first the connect timeout, then the heartbeat */
+    uv_timer_t timer; /* first the connect timeout, then the tick */
     struct hvi_hs_client hs;
     struct hvi_stream sec;
     struct hvi_buf rx, plain, frame;
     bool open, up, timer_open;
-    int silent_beats;
+    int ticks, silent_ticks;
     int64_t lease_ms;
 };
 

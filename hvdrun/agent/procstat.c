@@ -59,6 +59,56 @@ const char *hvi_procstat(pid_t pid)
     return read_stat(pid, line) ? hvi_procstat_parse(line) : "gone";
 }
 
+/* The first line of a file below /proc/PID. */
+static bool read_line(pid_t pid, const char *name, char *line, int cap)
+{
+    char path[64];
+    FILE *f;
+    bool got;
+
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    f = fopen(path, "re");
+    if (f == NULL)
+        return false;
+    got = fgets(line, cap, f) != NULL;
+    fclose(f);
+    line[got ? strcspn(line, "\n") : 0] = '\0';
+    return got && line[0] != '\0';
+}
+
+pid_t hvi_procstat_tracer(pid_t pid)
+{
+    char path[64], line[256];
+    long tracer = 0;
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    f = fopen(path, "re");
+    if (f == NULL)
+        return 0;
+    while (fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, "TracerPid:", 10) == 0) {
+            tracer = strtol(line + 10, NULL, 10);
+            break;
+        }
+    fclose(f);
+    return (pid_t)tracer;
+}
+
+const char *hvi_procstat_words(pid_t pid, char out[HVI_PROCSTAT_WORDS_MAX])
+{
+    const char *state = hvi_procstat(pid);
+    pid_t tracer = strcmp(state, "traced") == 0 ? hvi_procstat_tracer(pid) : 0;
+    char name[32];
+
+    if (tracer > 0 && read_line(tracer, "comm", name, sizeof name))
+        snprintf(out, HVI_PROCSTAT_WORDS_MAX, "traced by %s (pid %d)", name,
+                 (int)tracer);
+    else
+        snprintf(out, HVI_PROCSTAT_WORDS_MAX, "%s", state);
+    return out;
+}
+
 pid_t hvi_procstat_group(pid_t pid)
 {
     char line[512];

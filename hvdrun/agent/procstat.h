@@ -7,6 +7,12 @@
 
 /** "running", "sleeping", "waiting for disk", "stopped", "traced", "zombie", "gone". */
 const char *hvi_procstat(pid_t pid);
+#define HVI_PROCSTAT_WORDS_MAX 64
+/** The same, and where a debugger holds it also which: "traced by gdb (pid 71)", if that
+ * process can be seen from here. Returns out. */
+const char *hvi_procstat_words(pid_t pid, char out[HVI_PROCSTAT_WORDS_MAX]);
+/** Who traces it; 0: nobody, or it is gone. */
+pid_t hvi_procstat_tracer(pid_t pid);
 /** Its process group, 0: it is gone. */
 pid_t hvi_procstat_group(pid_t pid);
 /** How often the kernel of this host killed a process for want of memory since it

@@ -1,7 +1,11 @@
 #include "test.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "hvdrun/agent/jobenv.h"
@@ -65,6 +69,29 @@ Test(procstat, words_for_states_and_for_damage, .timeout = 5)
     cr_assert_str_eq(hvi_procstat_parse(""), "unknown");
     cr_assert_str_eq(hvi_procstat_parse("12 (a) ? 1"), "unknown");
     cr_assert_str_eq(hvi_procstat(1 << 30), "gone");
+}
+
+Test(procstat, names_who_traces_a_process, .timeout = 5)
+{
+    char text[HVI_PROCSTAT_WORDS_MAX], want[HVI_PROCSTAT_WORDS_MAX], self[32];
+    int status;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert(WIFSTOPPED(status));
+    cr_assert_eq(prctl(PR_GET_NAME, self), 0);
+    snprintf(want, sizeof want, "traced by %s (pid %d)", self, (int)getpid());
+    cr_assert_eq(hvi_procstat_tracer(pid), getpid());
+    cr_assert_str_eq(hvi_procstat_words(pid, text), want);
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    cr_assert_eq(hvi_procstat_tracer(INT32_MAX), 0);
+    cr_assert_str_eq(hvi_procstat_words(INT32_MAX, text), "gone");
 }
 
 Test(procstat, the_group_of_a_process, .timeout = 5)
