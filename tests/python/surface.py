@@ -60,7 +60,6 @@ DIFFERS = {
 }
 #: modules that are not there: what starts ranks over Python, and elastic jobs
 ABSENT = {
-    "horovod.runner.common.service.driver_service",
     "horovod.runner.common.service.task_service",
     "horovod.runner.driver.driver_service",
     "horovod.runner.elastic.driver",

@@ -7,8 +7,9 @@ import pytest
 
 from horovod.common.elastic import WorkerNotificationManager
 from horovod.runner.common.service.compute_service import ComputeClient, ComputeService
+from horovod.runner.common.service.driver_service import BasicDriverClient, BasicDriverService
 from horovod.runner.common.util import hosts, secret
-from horovod.runner.common.util.timeout import TimeoutException
+from horovod.runner.common.util.timeout import Timeout, TimeoutException
 from horovod.runner.elastic.worker import (
     HostUpdateResult, WorkerNotificationClient, WorkerNotificationService,
 )
@@ -112,5 +113,34 @@ def test_notifications():
         client = WorkerNotificationClient(service.addresses(), key, 0)
         client.notify_hosts_updated(7, HostUpdateResult.added)
         assert heard == [(7, HostUpdateResult.added)]
+    finally:
+        service.shutdown()
+
+
+def test_driver_service():
+    key = secret.make_secret_key()
+    service = BasicDriverService(2, "driver", key, None)
+    late = "Timed out waiting for {activity}."
+    try:
+        client = BasicDriverClient("driver", service.addresses(), key, 0)
+        places = {"lo": [("127.0.0.1", 1)], "eth9": [("192.0.2.1", 1)]}
+        client.register_task(1, places, "hash-a")
+        with pytest.raises(TimeoutException, match="tasks to start"):
+            service.wait_for_initial_registration(Timeout(0.01, late))
+        client.register_task(0, places, "hash-a")
+        service.wait_for_initial_registration(Timeout(20, late))
+        assert client.all_task_addresses(1) == service.all_task_addresses(1) == places
+        assert set(service.task_addresses_for_driver(1)) <= set(places)
+        assert sorted(service.task_indices()) == [0, 1]
+        assert service.task_host_hash_indices() == {"hash-a": [0, 1]}
+        assert service.task_index_host_hash(1) == "hash-a"
+        with pytest.raises(TimeoutException, match="task-to-task"):
+            service.wait_for_task_to_task_address_updates(Timeout(0.01, late))
+        for index in (0, 1):
+            client.register_task_to_task_addresses(index, {"lo": places["lo"]})
+        service.wait_for_task_to_task_address_updates(Timeout(20, late))
+        assert service.task_addresses_for_tasks(0) == {"lo": places["lo"]}
+        with pytest.raises(ValueError):
+            service.register_task_to_task_addresses(2, places)
     finally:
         service.shutdown()
