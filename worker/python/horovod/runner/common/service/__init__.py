@@ -1,0 +1,1 @@
+"""Services with which ranks and a driver talk, for programs that import them."""
