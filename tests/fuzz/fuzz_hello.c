@@ -33,6 +33,11 @@ static bool all_are(const void *data, size_t size, uint8_t value)
 }
 
 /* Looked at without the code under test. */
+static bool is_our_version(const uint8_t *message)
+{
+    return (message[8] | message[9] << 8) == HVI_PROTO_VERSION;
+}
+
 static bool well_signed(const uint8_t *message, const uint8_t *before)
 {
     uint8_t copy[HVI_HELLO_BYTES];
@@ -40,7 +45,7 @@ static bool well_signed(const uint8_t *message, const uint8_t *before)
     memcpy(copy, message, sizeof copy);
     sign(copy, before);
     return memcmp(copy, message, sizeof copy) == 0 &&
-           memcmp(message, "HVDHELO\n\x01\0", 10) == 0 &&
+           memcmp(message, "HVDHELO\n", 8) == 0 && is_our_version(message) &&
            memcmp(message + 32, session_job, HVI_JOB_ID_BYTES) == 0;
 }
 
@@ -83,7 +88,7 @@ static void to_server(const uint8_t *message, const uint8_t *rest, size_t rest_b
     FUZZ_CHECK(all_are(&stream, sizeof stream, 0x5a) && role == HVI_ROLE_UNSET);
     fuzz_check_text(err.text, sizeof err.text);
     if (rc == HVD_EVERSION)
-        FUZZ_CHECK(memcmp(message + 8, "\x01", 2) != 0 && all_are(reply + 32, 96, 0));
+        FUZZ_CHECK(!is_our_version(message) && all_are(reply + 32, 96, 0));
     else
         FUZZ_CHECK(all_are(reply, sizeof reply, 0x5a), "it answered");
 }
