@@ -6,21 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
+
 #define THREADS 3
 #define NAMES 40
 #define FLIGHT 8
 
 static int me, n, rounds, set = -1, set_size, set_me;
 static uint64_t seed;
-
-#define IS(c)                                                                          \
-    do {                                                                               \
-        if (!(c)) {                                                                    \
-            printf("rank %d: line %d: not %s: %s\n", me, __LINE__, #c,                 \
-                   hvd_last_error());                                                  \
-            exit(1);                                                                   \
-        }                                                                              \
-    } while (0)
 
 static uint64_t next(uint64_t *s)
 {

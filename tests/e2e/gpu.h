@@ -10,20 +10,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "check.h"
+
 static int me, n;
 #define OK(call)                                                                       \
     do {                                                                               \
         enum hvd_status s_ = (call);                                                   \
         if (s_ != HVD_OK) {                                                            \
             printf("rank %d: line %d: %s: %d %s\n", me, __LINE__, #call, s_,           \
-                   hvd_last_error());                                                  \
-            exit(1);                                                                   \
-        }                                                                              \
-    } while (0)
-#define IS(c)                                                                          \
-    do {                                                                               \
-        if (!(c)) {                                                                    \
-            printf("rank %d: line %d: not %s (%s)\n", me, __LINE__, #c,                \
                    hvd_last_error());                                                  \
             exit(1);                                                                   \
         }                                                                              \

@@ -6,34 +6,7 @@
 . "$HVD_SRC/tests/e2e/lib.sh"
 command -v gdb >/dev/null || { echo "gdb is not installed; scripts/deps.sh --test"; exit 77; }
 
-cat >loop.c <<'END'
-#include <hvd/hvd.h>
-#include <stdio.h>
-#include <unistd.h>
-
-/* Until there is a file "enough". */
-int main(void)
-{
-    static float x[1024];
-    enum hvd_status rc = HVD_OK;
-    float end = 0, any = 0;
-
-    if (hvd_init(NULL) != HVD_OK)
-        return 9;
-    printf("pid %d\n", (int)getpid());
-    fflush(stdout);
-    while (rc == HVD_OK && any == 0) {
-        end = access("enough", F_OK) == 0;
-        rc = hvd_allreduce(x, x, 1024, HVD_FLOAT32, HVD_SUM, "t");
-        if (rc == HVD_OK)
-            rc = hvd_allreduce(&end, &any, 1, HVD_FLOAT32, HVD_MAX, "end");
-        usleep(1000);
-    }
-    hvd_shutdown();
-    return rc == HVD_OK ? 0 : 4;
-}
-END
-compile loop.c loop
+compile "$HVD_SRC/tests/e2e/loop.c" loop
 lease=3 # the least; a broken link between hosts is given 5 s more
 
 pid_of_rank_1() { pid=$(sed -n 's/^\[1\]<stdout>:pid //p' out) && [ -n "$pid" ]; }

@@ -14,6 +14,7 @@ cat >stall.c <<'C'
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static int sum(const char *name)
@@ -45,21 +46,44 @@ static void stop(void)
     raise(SIGSTOP);
 }
 
+/* The process stands still; within 10 s. */
+static int await_stopped(int pid)
+{
+    char path[64], state;
+    struct timespec pause = {0, 1000000};
+
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    for (int i = 0; i < 10000; i++) {
+        FILE *f = fopen(path, "r");
+        int read = f != NULL && fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
+
+        if (f != NULL)
+            fclose(f);
+        if (read && state == 'T')
+            return 1;
+        nanosleep(&pause, NULL);
+    }
+    fprintf(stderr, "process %d did not stop in 10 s\n", pid);
+    return 0;
+}
+
 /* Ranks 0 and 2 meet. Rank 1 is stopped: no member, but it speaks for the host of rank 2. */
 static int outsider(void)
 {
+    int32_t pid = hvd_rank() == 1 ? (int32_t)getpid() : 0;
     static const int32_t ranks[] = {0, 2};
     struct hvd_op op = {.size = sizeof op, .kind = HVD_BARRIER, .name = "ours"};
     hvd_handle h;
 
-    if (hvd_pset_add(ranks, 2, &op.pset) != HVD_OK)
+    if (hvd_pset_add(ranks, 2, &op.pset) != HVD_OK ||
+        hvd_allreduce(&pid, &pid, 1, HVD_INT32, HVD_SUM, "who stops") != HVD_OK)
         return 0;
     if (hvd_rank() == 1) {
         stop();
         return 1;
     }
-    if (hvd_rank() == 2)
-        usleep(300 * 1000);
+    if (hvd_rank() == 2 && !await_stopped(pid))
+        return 0;
     return hvd_enqueue(&op, &h) == HVD_OK && hvd_wait(h, HVD_WAIT_DONE, -1) == HVD_OK &&
            hvd_release(h) == HVD_OK;
 }

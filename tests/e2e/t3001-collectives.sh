@@ -9,6 +9,8 @@ cat >all.c <<'C'
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
+
 static int me, n;
 #define OK(call)                                                                         \
     do {                                                                                 \
@@ -18,14 +20,6 @@ static int me, n;
             exit(1);                                                                     \
         }                                                                                \
     } while (0)
-#define IS(c)                                                                            \
-    do {                                                                                 \
-        if (!(c)) {                                                                      \
-            printf("rank %d: line %d: not %s\n", me, __LINE__, #c);                      \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
-
 static struct hvd_op make(enum hvd_kind kind, const char *name, const void *in,
                           const int64_t *dims, int ndim, enum hvd_dtype dtype)
 {
@@ -243,7 +237,7 @@ int main(void)
 }
 C
 # shellcheck disable=SC2086
-cc $HVD_E2E_CFLAGS -std=c11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" all.c -o all \
+cc $HVD_E2E_CFLAGS -std=c11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" -I"$HVD_SRC/tests/e2e" all.c -o all \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 echo "-- alone"
 ./all | grep -x 'rank 0 of 1 is content'

@@ -13,15 +13,9 @@ cat >async.c <<'C'
 #include <string.h>
 #include <unistd.h>
 
-static int me, n;
-#define IS(c)                                                                            \
-    do {                                                                                 \
-        if (!(c)) {                                                                      \
-            printf("rank %d: line %d: not %s: %s\n", me, __LINE__, #c, hvd_last_error()); \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
+#include "check.h"
 
+static int me, n;
 static const int64_t dims[1] = {8};
 
 static struct hvd_op sum_op(const char *name, float *v)
@@ -173,7 +167,7 @@ int main(void)
 }
 C
 # shellcheck disable=SC2086
-cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -pthread -I"$HVD_SRC/worker/include" async.c -o async \
+cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -pthread -I"$HVD_SRC/worker/include" -I"$HVD_SRC/tests/e2e" async.c -o async \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 for plane in shm tcp; do
     echo "-- $plane"

@@ -8,15 +8,9 @@ cat >misuse.c <<'C'
 #include <stdlib.h>
 #include <string.h>
 
-static int me, n;
-#define IS(c)                                                                            \
-    do {                                                                                 \
-        if (!(c)) {                                                                      \
-            printf("rank %d: line %d: not %s: %s\n", me, __LINE__, #c, hvd_last_error()); \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
+#include "check.h"
 
+static int me, n;
 static void says(const char *a, const char *b)
 {
     if (me == 0)
@@ -115,7 +109,7 @@ int main(void)
 }
 C
 # shellcheck disable=SC2086
-cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" misuse.c -o misuse \
+cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" -I"$HVD_SRC/tests/e2e" misuse.c -o misuse \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 for plane in shm tcp; do
     echo "-- $plane"

@@ -7,13 +7,7 @@ cat >many.c <<'C'
 #include <stdio.h>
 #include <stdlib.h>
 
-#define IS(c)                                                                            \
-    do {                                                                                 \
-        if (!(c)) {                                                                      \
-            printf("line %d: not %s: %s\n", __LINE__, #c, hvd_last_error());              \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
+#include "check.h"
 
 int main(void)
 {
@@ -47,7 +41,7 @@ int main(void)
     return 0;
 }
 C
-cc -std=gnu11 -Wall -Wextra -Werror -I"$HVD_SRC/worker/include" many.c -o many \
+cc -std=gnu11 -Wall -Wextra -Werror -I"$HVD_SRC/worker/include" -I"$HVD_SRC/tests/e2e" many.c -o many \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 for plane in shm tcp; do
     for np in 2 5 9 64; do

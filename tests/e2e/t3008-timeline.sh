@@ -9,13 +9,7 @@ cat >traced.c <<'C'
 #include <stdlib.h>
 #include <string.h>
 
-#define IS(c)                                                                            \
-    do {                                                                                 \
-        if (!(c)) {                                                                      \
-            printf("line %d: not %s: %s\n", __LINE__, #c, hvd_last_error());              \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
+#include "check.h"
 
 #define LARGE (1 << 20)
 static float large[LARGE];
@@ -57,7 +51,7 @@ int main(int argc, char **argv)
 }
 C
 sed -i 's/#include <string.h>/&\n#include <time.h>/' traced.c
-cc -std=gnu11 -Wall -Wextra -Werror -I"$HVD_SRC/worker/include" traced.c -o traced \
+cc -std=gnu11 -Wall -Wextra -Werror -I"$HVD_SRC/worker/include" -I"$HVD_SRC/tests/e2e" traced.c -o traced \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 cat >look.py <<'P'
 """look.py FILE NAME_IN... [-- NAME_OUT...]: valid, and whose names are (not) there"""

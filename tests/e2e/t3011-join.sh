@@ -9,13 +9,7 @@ cat >join.c <<'C'
 #include <stdio.h>
 #include <stdlib.h>
 
-#define IS(c)                                                                            \
-    do {                                                                                 \
-        if (!(c)) {                                                                      \
-            printf("line %d: not %s: %s\n", __LINE__, #c, hvd_last_error());              \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
+#include "check.h"
 
 int main(void)
 {
@@ -66,7 +60,7 @@ int main(void)
 }
 C
 # shellcheck disable=SC2086
-cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" join.c -o join \
+cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" -I"$HVD_SRC/tests/e2e" join.c -o join \
     -L"$HVD_BUILD/lib" -lhvd -lm -Wl,-rpath,"$HVD_BUILD/lib"
 for plane in shm tcp; do
     for np in 1 2 4 7; do

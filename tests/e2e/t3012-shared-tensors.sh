@@ -11,16 +11,10 @@ cat >shared.c <<'C'
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
+
 enum { TENSORS = 40, ROUNDS = 6 };
 static int me, n;
-#define IS(c)                                                                            \
-    do {                                                                                 \
-        if (!(c)) {                                                                      \
-            printf("rank %d: line %d: not %s: %s\n", me, __LINE__, #c, hvd_last_error()); \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
-
 static int64_t count_of(int i)
 {
     static const int64_t counts[] = {3, 1000, 70001, 20, 300000, 16384, 1, 50001};
@@ -112,7 +106,7 @@ int main(int argc, char **argv)
 }
 C
 # shellcheck disable=SC2086
-cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" shared.c -o shared \
+cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" -I"$HVD_SRC/tests/e2e" shared.c -o shared \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 for how in all mixed; do
     for np in 2 3; do

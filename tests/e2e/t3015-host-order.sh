@@ -14,13 +14,7 @@ cat >order.c <<'C'
 #include <string.h>
 #include <unistd.h>
 
-#define IS(c)                                                                            \
-    do {                                                                                 \
-        if (!(c)) {                                                                      \
-            printf("line %d: not %s: %s\n", __LINE__, #c, hvd_last_error());              \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
+#include "check.h"
 
 static int n;
 
@@ -117,7 +111,7 @@ int main(int argc, char **argv)
 }
 C
 # shellcheck disable=SC2086
-cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" order.c -o order \
+cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -I"$HVD_SRC/worker/include" -I"$HVD_SRC/tests/e2e" order.c -o order \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 
 # $1 = ranks, $2 = ranks of a host, $3 = what they do

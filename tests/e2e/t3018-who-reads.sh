@@ -4,6 +4,8 @@
 # to it. Nothing is left lying when no thread waits any more: operations that are only polled
 # for, callers that give up, two threads that take turns, and a coordinator that dies.
 set -eu
+. "$HVD_SRC/tests/e2e/lib.sh"
+
 cat >reads.c <<'C'
 #include <hvd/hvd.h>
 #include <pthread.h>
@@ -12,13 +14,7 @@ cat >reads.c <<'C'
 #include <string.h>
 #include <time.h>
 
-#define IS(c)                                                                            \
-    do {                                                                                 \
-        if (!(c)) {                                                                      \
-            printf("line %d: not %s: %s\n", __LINE__, #c, hvd_last_error());              \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
+#include "check.h"
 
 static long now_us(void)
 {
@@ -130,7 +126,7 @@ int main(int argc, char **argv)
 }
 C
 # shellcheck disable=SC2086
-cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -pthread -I"$HVD_SRC/worker/include" reads.c -o reads \
+cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -pthread -I"$HVD_SRC/worker/include" -I"$HVD_SRC/tests/e2e" reads.c -o reads \
     -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
 
 for plane in "tcp 2 1" "tcp 3 1" "auto 4 2"; do
@@ -143,18 +139,13 @@ done
 
 hvd-coordinator --np 2 --listen unix:"$PWD/sock" --key-file key >endpoint 2>coord.err &
 coordinator=$!
-until=$((SECONDS + 10))
-until grep -q HVD_COORDINATOR endpoint; do
-    [ $SECONDS -lt $until ] || { echo "no coordinator"; cat coord.err; exit 1; }
-    sleep 0.05
-done
+await 10 "the coordinator's endpoint" grep -q HVD_COORDINATOR endpoint
 for r in 0 1; do
     HVD_CPU_PLANE=tcp HVD_COORDINATOR=unix:$PWD/sock HVD_KEY_FILE=key ./reads forever >rank$r 2>&1 &
     pids[r]=$!
 done
-until grep -q runs rank0 && grep -q runs rank1; do
-    [ $SECONDS -lt $until ] || { echo "the ranks do not run"; cat rank0 rank1; exit 1; }
-    sleep 0.05
+for r in 0 1; do
+    await 10 "allreduces on rank $r" grep -q runs rank$r
 done
 kill -KILL $coordinator
 for r in 0 1; do

@@ -32,12 +32,12 @@ static bool all_are(const void *data, size_t size, uint8_t value)
     return true;
 }
 
-/* Looked at without the code under test. */
 static bool is_our_version(const uint8_t *message)
 {
     return (message[8] | message[9] << 8) == HVI_PROTO_VERSION;
 }
 
+/* Looked at without the code under test. */
 static bool well_signed(const uint8_t *message, const uint8_t *before)
 {
     uint8_t copy[HVI_HELLO_BYTES];
