@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "hvdrun/tail.h"
 #include "proto/sec/handshake.h"
 
 #define READ_BYTES (256 * 1024)
@@ -44,19 +45,9 @@ size_t hvi_chan_banner(const uint8_t *data, size_t size_bytes, uint32_t type,
 /* Keeps the end of what is skipped. */
 static void keep(struct hvi_chan *c, const uint8_t *bytes, size_t n)
 {
-    size_t cap = sizeof c->banner - 1;
     size_t used = strlen(c->banner);
-    size_t drop;
 
-    if (n > cap) {
-        bytes += n - cap;
-        n = cap;
-    }
-    drop = used + n > cap ? used + n - cap : 0;
-    memmove(c->banner, c->banner + drop, used - drop);
-    for (size_t i = 0; i < n; i++)
-        c->banner[used - drop + i] = bytes[i] != '\0' ? (char)bytes[i] : '?';
-    c->banner[used - drop + n] = '\0';
+    hvi_tail_add(c->banner, sizeof c->banner, &used, bytes, n);
 }
 
 /* false: the first frame has not begun. */

@@ -728,9 +728,9 @@ static enum hvd_status choose_listener(struct hvi_job *j, struct hvi_err *err)
     int first = j->opts->port, last = j->opts->port_last;
     int port = 0;
 
-    char named[2][HVI_ADDR_MAX];
+    /* of several interfaces, each host is reached by its own */
     bool several =
-        j->opts->interfaces == NULL || hvi_reach_all(j->opts->interfaces, named, 2) > 1;
+        j->opts->interfaces == NULL || strchr(j->opts->interfaces, ',') != NULL;
 
     j->anywhere = j->opts->advertise != NULL ||
                   (several && !j->one_way && !hvi_reach_loopback(j->own_addr));

@@ -18,6 +18,7 @@
 #include "hvdrun/job_impl.h"
 #include "hvdrun/sshargv.h"
 #include "hvdrun/sshtext.h"
+#include "hvdrun/tail.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
@@ -140,23 +141,9 @@ void hvi_job_ssh_endpoints(struct hvi_job *j, int port)
 
 static void keep(struct hvi_job_words *w, const char *bytes, size_t n)
 {
-    size_t cap = sizeof w->said - 1;
-    size_t drop;
+    size_t drop = hvi_tail_add(w->said, sizeof w->said, &w->n, bytes, n);
 
-    if (n > cap) {
-        bytes += n - cap;
-        n = cap;
-    }
-    drop = w->n + n > cap ? w->n + n - cap : 0;
-    memmove(w->said, w->said + drop, w->n - drop);
-    w->n -= drop;
     w->shown = w->shown > drop ? w->shown - drop : 0;
-    memcpy(w->said + w->n, bytes, n);
-    w->n += n;
-    for (size_t i = w->n - n; i < w->n; i++)
-        if (w->said[i] == '\0')
-            w->said[i] = '?';
-    w->said[w->n] = '\0';
 }
 
 /* Lines of the agent's log are for the user; those of ssh only when it fails. */

@@ -85,9 +85,6 @@ static void show_plan(const struct hvi_opts *o, const char *source,
 {
     const struct hvi_rshell shell = hvi_rshell_choose(o);
     char way[256] = "ssh";
-    struct hvi_err unused;
-    const char *bind;
-    uint32_t kind;
 
     if (shell.kind == HVI_RSHELL_SRUN)
         snprintf(way, sizeof way, "srun");
@@ -107,8 +104,8 @@ static void show_plan(const struct hvi_opts *o, const char *source,
             fprintf(out, " (by %s)", way);
         fputc('\n', out);
     }
-    if (hvi_spec_bind(o, &kind, &bind, &unused) == HVD_OK && kind != 0)
-        fprintf(out, "  bind to %s\n", bind);
+    if (o->bind_to != HVI_TOPO_NONE)
+        fprintf(out, "  bind to %s\n", hvi_topo_bind_word(o->bind_to));
     for (size_t i = 0; i < o->nenv; i++)
         fprintf(out, "  env %s=%s\n", o->env[i].name, o->env[i].value);
     if (o->ncommand > 0) {
@@ -138,16 +135,11 @@ static enum hvd_status check_settings(const struct hvi_opts *o, int np,
                                       struct hvi_err *err)
 {
     Hvi__CoordConfig unused = HVI__COORD_CONFIG__INIT;
-
-    uint32_t bind;
     int64_t lease_s;
     enum hvd_status rc = hvi_spec_settings(o, &unused, err);
 
     if (rc == HVD_OK)
-        rc = hvi_spec_bind(o, &bind, NULL, err);
-    if (rc == HVD_OK)
         rc = check_only_rank(o, np, err);
-
     if (rc != HVD_OK)
         return rc;
     return hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S, HVI_LEASE_MIN_S,

@@ -424,6 +424,12 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
     case HVI_OPT_STDIN:
         o->stdin_rank = value[0] == '0' ? 0 : value[0] == 'n' ? -1 : -2;
         return HVD_OK;
+    case HVI_OPT_BIND_TO:
+        o->bind_to = (enum hvi_topo_bind)word_index(row->words, value);
+        return HVD_OK;
+    case HVI_OPT_REPORT_BINDINGS:
+        o->report_bindings = true;
+        return HVD_OK;
     case HVI_OPT_OVERSUBSCRIBE:
         o->oversubscribe = true;
         return HVD_OK;
@@ -636,6 +642,28 @@ static enum hvd_status check_whole(const struct hvi_opts *o, struct hvi_err *err
     return HVD_OK;
 }
 
+/* Options that are not given and have a variable of hvdrun's own. */
+static enum hvd_status from_environment(struct hvi_opts *o, struct hvi_err *err)
+{
+    enum hvd_status rc = HVD_OK;
+
+    for (size_t i = 0; rc == HVD_OK && i < hvi_opt_count; i++) {
+        const struct hvi_opt *row = &hvi_opt_table[i];
+        const char *value = row->own_env != NULL ? getenv(row->own_env) : NULL;
+        int on = 1;
+
+        if (value == NULL || value[0] == '\0' || o->given[i])
+            continue;
+        if (row->arg == HVI_ARG_NONE)
+            rc = hvi_parse_bool(row->own_env, value, &on, err);
+        else
+            rc = check_word(row, row->own_env, value, err);
+        if (rc == HVD_OK && on)
+            rc = act(o, row, row->own_env, value, err);
+    }
+    return rc;
+}
+
 /* The words after the options, as they stand in argv. */
 static void take_command(struct hvi_opts *o, poptContext ctx, int argc, char **argv)
 {
@@ -683,6 +711,9 @@ enum hvd_status hvi_opts_parse(int argc, char **argv, struct hvi_opts *out,
     if (rc == HVD_OK) {
         take_command(&o, ctx, argc - doctor, argv + doctor);
         rc = check_whole(&o, err);
+    }
+    if (rc == HVD_OK && (o.mode == HVI_MODE_RUN || o.mode == HVI_MODE_DRY_RUN)) {
+        rc = from_environment(&o, err);
     }
     if (rc != HVD_OK)
         goto done;

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "hvdrun/opttab.h"
+#include "hvdrun/topo/topo.h"
 #include "proto/base/err.h"
 
 enum hvi_mode {
@@ -51,6 +52,8 @@ struct hvi_opts {
     bool oversubscribe;
     char *wdir;
     int stdin_rank; /* a rank, -1 none, -2 all */
+    enum hvi_topo_bind bind_to;
+    bool report_bindings;
     char *output_dir;
     bool files_only, tee, merge_stderr;
     char *only_rank; /* NULL: all; see hvi_opts_ranks() */

@@ -49,14 +49,15 @@ const struct hvi_opt hvi_opt_table[] = {
      .arg = HVI_ARG_WORD,
      .words = "none core numa socket",
      .section = HVI_OPT_JOB,
-     .env = "BIND_TO",
+     .id = HVI_OPT_BIND_TO,
+     .own_env = "HVD_BIND_TO",
      .help = "Bind each rank to its share of the host's cores, or to the NUMA node or "
              "socket where that share begins, inside the processors that hvdrun was "
              "given there; default: none"},
     {.name = "report-bindings",
      .section = HVI_OPT_JOB,
-     .env = "REPORT_BINDINGS",
-     .env_value = "1",
+     .id = HVI_OPT_REPORT_BINDINGS,
+     .own_env = "HVD_REPORT_BINDINGS",
      .help = "Each rank's first line on stderr tells its processors"},
     {.name = "config-file",
      .arg = HVI_ARG_FILE,

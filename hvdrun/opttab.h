@@ -42,6 +42,8 @@ enum hvi_opt_id {
     HVI_OPT_WDIR,
     HVI_OPT_X,
     HVI_OPT_STDIN,
+    HVI_OPT_BIND_TO,
+    HVI_OPT_REPORT_BINDINGS,
     HVI_OPT_OVERSUBSCRIBE,
     HVI_OPT_HOST_LIST,
     HVI_OPT_HOSTFILE,
@@ -93,11 +95,13 @@ struct hvi_opt {
     /** Worker variable without its HVD_ or HOROVOD_ prefix (both are set), or NULL. */
     const char *env;
     const char *env_value; /* ARG_NONE: what it is set to */
-    const char *config;    /* "section.key" in --config-file, "!section.key" for the
+    /** Variable (HVD_...) that counts where the option is not given; not the workers'. */
+    const char *own_env;
+    const char *config; /* "section.key" in --config-file, "!section.key" for the
                             * opposite    of the key, or NULL */
-    const char *help; /* one sentence without its full stop; obsolete: the reason */
-    double min, max;  /* INT, REAL */
-    double env_scale; /* INT: multiplied; 0 = 1 */
+    const char *help;   /* one sentence without its full stop; obsolete: the reason */
+    double min, max;    /* INT, REAL */
+    double env_scale;   /* INT: multiplied; 0 = 1 */
     enum hvi_opt_arg arg;
     enum hvi_opt_section section;
     enum hvi_opt_id id;

@@ -113,19 +113,16 @@ enum hvd_status hvi_planjson_write(const struct hvi_opts *o, const char *kind,
                                    const char *from, const struct hvi_plan *p,
                                    FILE *out, struct hvi_err *err)
 {
-    const char *bind = "none";
-    uint32_t bind_to;
-    enum hvd_status rc = hvi_spec_bind(o, &bind_to, &bind, err);
+    enum hvd_status rc = HVD_OK;
     json_t *root =
         json_pack("{si s{ss so} si so so so so ss}", "version", HVI_PLANJSON_VERSION,
                   "source", "kind", kind, "from", text(from), "np", p->np, "hosts",
                   hosts(p), "ranks", ranks(p), "command", command(o), "environment",
-                  environment(o), "bind_to", bind);
+                  environment(o), "bind_to", hvi_topo_bind_word(o->bind_to));
 
-    if (rc == HVD_OK && !whole(root, o, p))
+    if (!whole(root, o, p))
         rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
-    else if (rc == HVD_OK &&
-             (json_dumpf(root, out, JSON_INDENT(2)) != 0 || fputc('\n', out) == EOF))
+    else if (json_dumpf(root, out, JSON_INDENT(2)) != 0 || fputc('\n', out) == EOF)
         rc = hvi_fail(err, HVD_EIO, "the plan could not be written");
     json_decref(root);
     return rc;

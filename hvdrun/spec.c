@@ -93,9 +93,14 @@ bool hvi_spec_forwards(const char *name, size_t name_bytes, bool remote)
                                                "WAYLAND_DISPLAY",
                                                "DBUS_SESSION_BUS_ADDRESS"};
 
-    static const char *const denied[] = {
-        "OLDPWD",         "_", "_HOROVOD_SECRET_KEY", "HVD_KEY_FILE", "HVD_COORDINATOR",
-        "HVD_RUNTIME_DIR"};
+    static const char *const denied[] = {"OLDPWD",
+                                         "_",
+                                         "_HOROVOD_SECRET_KEY",
+                                         "HVD_KEY_FILE",
+                                         "HVD_COORDINATOR",
+                                         "HVD_RUNTIME_DIR",
+                                         "HVD_BIND_TO",
+                                         "HVD_REPORT_BINDINGS"};
     static const char mask[] = "CUDA_VISIBLE_DEVICES";
 
     if (listed(denied, sizeof denied / sizeof denied[0], name, name_bytes) ||
@@ -259,34 +264,6 @@ static void set_key(const struct hvi_spec *s, ProtobufCBinaryData *key,
     job_id->len = HVI_JOB_ID_BYTES;
 }
 
-/* Of names that Horovod does not have: only HVD_ counts. */
-static const char *own_setting(const struct hvi_opts *o, const char *name)
-{
-    for (size_t i = 0; i < o->nenv; i++)
-        if (strcmp(o->env[i].name, name) == 0)
-            return o->env[i].value;
-    return getenv(name);
-}
-
-enum hvd_status hvi_spec_bind(const struct hvi_opts *opts, uint32_t *kind,
-                              const char **word, struct hvi_err *err)
-{
-    static const char *const words[] = {"none", "core", "numa", "socket"};
-    const char *said = own_setting(opts, "HVD_BIND_TO");
-
-    if (said == NULL || said[0] == '\0')
-        said = words[0];
-    for (uint32_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        if (strcmp(said, words[i]) == 0) {
-            *kind = i;
-            if (word != NULL)
-                *word = words[i];
-            return HVD_OK;
-        }
-    return hvi_fail(err, HVD_EINVAL,
-                    "HVD_BIND_TO: '%.40s' is not one of: none core numa socket", said);
-}
-
 static size_t bytes_of(const ProtobufCBinaryData *b, size_t n)
 {
     size_t sum = 0;
@@ -325,11 +302,8 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
     struct ranks ranks = {0};
     ProtobufCBinaryData *argv = calloc((size_t)s->opts->ncommand, sizeof *argv);
     const char *cwd = s->opts->wdir != NULL ? s->opts->wdir : s->cwd;
-    const char *report = own_setting(s->opts, "HVD_REPORT_BINDINGS");
-    enum hvd_status rc = hvi_spec_bind(s->opts, &msg.bind_to, NULL, err);
+    enum hvd_status rc = HVD_OK;
 
-    if (rc != HVD_OK)
-        goto done;
     if (argv == NULL ||
         vars_init(&vars, count(s->environ) + s->opts->nenv + COMMON_VARS) != HVD_OK ||
         ranks_init(&ranks, s, host) != HVD_OK) {
@@ -356,7 +330,8 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
     msg.grace_ms = (uint32_t)s->opts->grace_ms;
     msg.stdin_rank = s->opts->stdin_rank;
     msg.tty_output = s->tty;
-    msg.report_bindings = report != NULL && strcmp(report, "1") == 0;
+    msg.bind_to = (uint32_t)s->opts->bind_to;
+    msg.report_bindings = s->opts->report_bindings;
     if (s->plan->host[host].remote) {
         msg.other_endpoints = (char **)(uintptr_t)s->others;
         msg.n_other_endpoints = s->nothers;

@@ -40,11 +40,6 @@ enum hvd_status hvi_spec_coord(const struct hvi_spec *s, struct hvi_buf *out,
 enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
                                struct hvi_buf *out, struct hvi_err *err);
 
-/** What --bind-to or HVD_BIND_TO says: "none" without either. HVD_EINVAL: no such word.
- *  kind: bind_to of JOB_SPEC, as enum hvi_topo_bind. word may be NULL. */
-enum hvd_status hvi_spec_bind(const struct hvi_opts *opts, uint32_t *kind,
-                              const char **word, struct hvi_err *err);
-
 /** false for variables that must not travel: secrets, an outer job's, BASH_FUNC_...;
  * to another machine also what is true only of this one or of this login. */
 bool hvi_spec_forwards(const char *name, size_t name_bytes, bool remote);

@@ -12,8 +12,7 @@ struct part {
 };
 
 /* Parts of OpenSSH's own texts. The first that is found counts: a changed key also says
- * that verification failed, a key that is not used is followed by a denial, and a
- * server that closes may say why before. */
+ * that verification failed, and a server that closes may say why before. */
 static const struct part of_ssh[] = {
     {"Bad owner or permissions on ", HVI_SAID_CONFIG},
     {"ad configuration option", HVI_SAID_CONFIG},
@@ -22,8 +21,6 @@ static const struct part of_ssh[] = {
     {"Host key verification failed", HVI_SAID_KEY_UNKNOWN},
     {"Unable to negotiate with ", HVI_SAID_NO_COMMON_METHOD},
     {"Too many authentication failures", HVI_SAID_TOO_MANY_KEYS},
-    {"UNPROTECTED PRIVATE KEY FILE", HVI_SAID_KEY_OPEN},
-    {" not accessible: ", HVI_SAID_KEY_MISSING},
     {"Permission denied (", HVI_SAID_DENIED},
     {"stdio forwarding failed", HVI_SAID_NOT_FORWARDED},
     {"open failed: ", HVI_SAID_NO_SESSION},
@@ -34,6 +31,12 @@ static const struct part of_ssh[] = {
     {"kex_exchange_identification", HVI_SAID_BUSY},
     {"Connection reset by", HVI_SAID_BUSY},
     {"Connection closed by", HVI_SAID_BUSY},
+};
+
+/* Said before it connects: the reason only of a denial. */
+static const struct part of_keys[] = {
+    {"UNPROTECTED PRIVATE KEY FILE", HVI_SAID_KEY_OPEN},
+    {" not accessible: ", HVI_SAID_KEY_MISSING},
 };
 
 /* ... and of shells and the dynamic linker. */
@@ -59,6 +62,7 @@ static bool says_missing(const char *said)
 
 enum hvi_said_kind hvi_said_kind(const char *said, int status, bool by_ssh)
 {
+    enum hvi_said_kind key = HVI_SAID_UNSET;
     enum hvi_said_kind kind;
 
     if (status == 255 && by_ssh) {
@@ -67,7 +71,9 @@ enum hvi_said_kind hvi_said_kind(const char *said, int status, bool by_ssh)
         if ((kind == HVI_SAID_BUSY || kind == HVI_SAID_UNSET) &&
             strstr(said, " UNKNOWN port ") != NULL && says_missing(said))
             return HVI_SAID_PROXY;
-        return kind;
+        if (kind == HVI_SAID_DENIED)
+            key = find(said, of_keys, sizeof of_keys / sizeof of_keys[0]);
+        return key != HVI_SAID_UNSET ? key : kind;
     }
     kind = find(said, of_shell, sizeof of_shell / sizeof of_shell[0]);
     if (kind != HVI_SAID_UNSET)

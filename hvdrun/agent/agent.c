@@ -356,7 +356,6 @@ static void report_binding(struct agent *a, struct hvi_rank *r, const char *word
 
 static void bind_ranks(struct agent *a)
 {
-    static const char *const words[] = {"none", "core", "numa", "socket"};
     const char *why = "not asked for";
     cpu_set_t inherited;
 
@@ -373,7 +372,8 @@ static void bind_ranks(struct agent *a)
         a->ranks[i].cpus = why == NULL ? &a->cpus[i] : NULL;
         if (a->report_bindings ||
             (a->bind_to != HVI_TOPO_NONE && why != NULL && i == 0))
-            report_binding(a, &a->ranks[i], words[a->bind_to], &inherited, why);
+            report_binding(a, &a->ranks[i], hvi_topo_bind_word(a->bind_to), &inherited,
+                           why);
     }
 }
 

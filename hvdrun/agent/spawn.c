@@ -2,8 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -47,19 +50,45 @@ static bool is_binary(const char *path)
     return n > 0 && memchr(bytes, '\0', (size_t)n) != NULL;
 }
 
-/* As execvp, which gives what the kernel does not know to a shell; but not a binary, of
- * which that would say "Syntax error". Returns the errno. */
+/* As execv, but what the kernel does not know is given to a shell, unless it is a binary,
+ * of which that would say "Syntax error". Returns the errno. */
+static int run_file(const char *path, char *const argv[])
+{
+    execv(path, argv);
+    if (errno != ENOEXEC)
+        return errno;
+    if (is_binary(path))
+        return ENOEXEC;
+    execvp(path, argv);
+    return errno;
+}
+
+/* As execvp, with run_file. Returns the errno. */
 static int run_program(char *const argv[])
 {
-    if (strchr(argv[0], '/') != NULL) {
-        execv(argv[0], argv);
-        if (errno != ENOEXEC)
-            return errno;
-        if (is_binary(argv[0]))
-            return ENOEXEC;
+    const char *dirs = getenv("PATH");
+    int why = ENOENT;
+
+    if (strchr(argv[0], '/') != NULL)
+        return run_file(argv[0], argv);
+    if (dirs == NULL)
+        dirs = "/bin:/usr/bin";
+    for (const char *d = dirs; argv[0][0] != '\0';) {
+        size_t n = strcspn(d, ":");
+        char path[PATH_MAX];
+        int length = snprintf(path, sizeof path, "%.*s%s%s", (int)n, d,
+                              n > 0 ? "/" : "./", argv[0]);
+        int error = length < (int)sizeof path ? run_file(path, argv) : ENOENT;
+
+        if (error != ENOENT && error != ENOTDIR && error != EACCES)
+            return error;
+        if (error == EACCES) /* there may be another one further on */
+            why = EACCES;
+        if (d[n] == '\0')
+            break;
+        d += n + 1;
     }
-    execvp(argv[0], argv);
-    return errno;
+    return why;
 }
 
 static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,

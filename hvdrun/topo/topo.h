@@ -14,6 +14,14 @@ int hvi_topo_cores(void);
 
 enum hvi_topo_bind { HVI_TOPO_NONE = 0, HVI_TOPO_CORE, HVI_TOPO_NUMA, HVI_TOPO_SOCKET };
 
+/** As --bind-to has it. */
+static inline const char *hvi_topo_bind_word(enum hvi_topo_bind kind)
+{
+    static const char *const words[] = {"none", "core", "numa", "socket"};
+
+    return words[kind];
+}
+
 /**
  * Cuts the inherited processors into n shares: whole cores one after another, or all of
  * the NUMA node or socket where such a run of cores begins. Never outside `inherited`.

@@ -137,7 +137,7 @@ const char *hvi_topo_shares(enum hvi_topo_bind kind, const cpu_set_t *inherited,
     hwloc_topology_t topo;
     hwloc_cpuset_t bound = hwloc_bitmap_alloc();
 
-    if (bound == NULL || hwloc_topology_init(&topo) != 0) {
+    if (bound == NULL || init_without_plugins(&topo) != 0) {
         hwloc_bitmap_free(bound);
         return why;
     }

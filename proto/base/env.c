@@ -63,23 +63,30 @@ enum hvd_status hvi_env_int(const char *name, int64_t fallback, int64_t min,
     return hvi_parse_int(full, value, min, max, out, err);
 }
 
+enum hvd_status hvi_parse_bool(const char *what, const char *text, int *out,
+                               struct hvi_err *err)
+{
+    static const char *const words[] = {"0",  "1",   "false", "true",
+                                        "no", "yes", "off",   "on"};
+
+    for (int i = 0; i < 8; i++) {
+        if (strcasecmp(text, words[i]) == 0) {
+            *out = i % 2;
+            return HVD_OK;
+        }
+    }
+    return hvi_fail(err, HVD_EINVAL, "%s: '%.40s' is not 0 or 1", what, text);
+}
+
 enum hvd_status hvi_env_bool(const char *name, int fallback, int *out,
                              struct hvi_err *err)
 {
     char full[96];
     const char *value = find(name, full);
-    static const char *const words[] = {"0",  "1",   "false", "true",
-                                        "no", "yes", "off",   "on"};
 
     if (value == NULL) {
         *out = fallback;
         return HVD_OK;
     }
-    for (int i = 0; i < 8; i++) {
-        if (strcasecmp(value, words[i]) == 0) {
-            *out = i % 2;
-            return HVD_OK;
-        }
-    }
-    return hvi_fail(err, HVD_EINVAL, "%s: '%.40s' is not 0 or 1", full, value);
+    return hvi_parse_bool(full, value, out, err);
 }

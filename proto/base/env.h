@@ -21,6 +21,9 @@ enum hvd_status hvi_env_int(const char *name, int64_t fallback, int64_t min,
 /** 0/1/true/false/yes/no; fallback when unset. */
 enum hvd_status hvi_env_bool(const char *name, int fallback, int *out,
                              struct hvi_err *err);
+/** As above; HVD_EINVAL words "what: ...". */
+enum hvd_status hvi_parse_bool(const char *what, const char *text, int *out,
+                               struct hvi_err *err);
 /** Whole-string decimal; HVD_EINVAL words "what: ..." . */
 enum hvd_status hvi_parse_int(const char *what, const char *text, int64_t min,
                               int64_t max, int64_t *out, struct hvi_err *err);

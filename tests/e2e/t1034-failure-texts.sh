@@ -27,6 +27,9 @@ says program-not-executable 3000 1 -np 2 ./plain
 cp /bin/true foreign
 printf '\010' | dd of=foreign bs=1 seek=18 conv=notrunc status=none # ELF for another machine
 says program-format 3000 1 -np 2 ./foreign
+PATH=$PWD:$PATH run hvdrun -np 1 foreign
+expect_status 126
+refuse_line err 'not found'
 echo 'exit 5' >text-only
 chmod +x text-only
 says program-without-first-line 3000 3 -np 1 ./text-only

@@ -41,6 +41,13 @@ expect_status 0
 HVD_BIND_TO=core HVD_REPORT_BINDINGS=1 run taskset -c "$first" hvdrun --no-env -np 1 true
 expect_status 0
 expect_line err "rank 0 on localhost: bound to core, processors $first\$"
+HVD_REPORT_BINDINGS=true run hvdrun -np 1 true
+expect_line err 'rank 0 on localhost: not bound'
+HVD_REPORT_BINDINGS=maybe run hvdrun -np 1 true
+expect_status 2
+expect_line err "HVD_REPORT_BINDINGS: 'maybe' is not 0 or 1"
+HVD_BIND_TO=none run hvdrun -np 1 --bind-to core sh -c 'env | grep BIND_TO || echo nothing'
+expect_line out '^\[0\]<stdout>:nothing$'
 run hvdrun --dry-run --bind-to numa -np 1 ./nothing
 expect_line out '^  bind to numa$'
 run hvdrun --dry-run --json --bind-to numa -np 1 ./nothing

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdrun/sshsaid.h"
 #include "hvdrun/sshtext.h"
 
 #define EXITED(n) ((n) << 8)
@@ -101,6 +102,10 @@ Test(sshtext, names_come_from_what_ssh_said, .timeout = 5)
           "Host key verification failed.\r\n",
           "h1: its host key has changed since the last login; if that is right, forget "
           "the old one:\n  ssh-keygen -f '/x/my known' -R '[h1]:22'");
+    cr_assert(
+        hvi_said_kind("Warning: Identity file /x/k not accessible: No such file.\n"
+                      "ssh: connect to host h1 port 22: Connection refused\r\n",
+                      255, true) == HVI_SAID_REFUSED);
     check(EXITED(255), 0, false,
           "Warning: Identity file /x/k not accessible: No such file or directory.\n"
           "me@h1: Permission denied (publickey).\r\n",
