@@ -373,8 +373,6 @@ static void on_frame(struct hvi_net_conn *c, uint32_t type, const uint8_t *paylo
         rc = hvi_ready_get(payload, size_bytes, &ev.epoch, &ids, &ev.nids, &err);
         ev.kind = HVI_EV_READY;
         ev.ids = ids;
-        if (ev.nids <= SPIN_MAX_IDS)
-            spin(s);
     } else {
         rc = hvi_msg_get(type, payload, size_bytes, &msg, &err);
         ev.kind = HVI_EV_MESSAGE;
@@ -385,6 +383,8 @@ static void on_frame(struct hvi_net_conn *c, uint32_t type, const uint8_t *paylo
         on_end(c, false, err.text[0] != '\0' ? err.text : hvi_status_text(rc));
         return;
     }
+    if (type == HVI_MSG_READY && ev.nids <= SPIN_MAX_IDS)
+        spin(s);
     step(s, &ev);
     if (msg.body != NULL)
         hvi_msg_free(&msg);

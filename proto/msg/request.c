@@ -41,25 +41,6 @@ void hvi_request_free(struct hvi_request *r)
         free(r);
 }
 
-struct hvi_request *hvi_request_clone(const struct hvi_request *r)
-{
-    struct hvi_request *copy = hvi_request_new(r->name, r->ntensors);
-    char *name;
-    struct hvi_shape *shapes;
-
-    if (copy == NULL)
-        return NULL;
-    name = copy->name;
-    shapes = copy->shapes;
-    *copy = *r;
-    atomic_init(&copy->refs, 1);
-    copy->name = name;
-    copy->shapes = shapes;
-    if (r->ntensors > 0)
-        memcpy(shapes, r->shapes, r->ntensors * sizeof *shapes);
-    return copy;
-}
-
 /* ---- signature and comparison */
 
 static uint64_t double_bits(double v)

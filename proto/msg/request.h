@@ -39,7 +39,6 @@ struct hvi_request *hvi_request_new(const char *name, uint32_t ntensors);
 struct hvi_request *hvi_request_ref(struct hvi_request *r);
 /** Drops a reference. */
 void hvi_request_free(struct hvi_request *r); /* NULL allowed */
-struct hvi_request *hvi_request_clone(const struct hvi_request *r);
 /** Computes the signature; call after the last change. */
 void hvi_request_seal(struct hvi_request *r);
 

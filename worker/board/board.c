@@ -562,6 +562,20 @@ void hvi_board_join_done(struct hvi_board *b, uint32_t generation)
     unlock(b);
 }
 
+/* An id that was complete but is evicted, or gets another meaning, before it was sealed or
+ * taken leaves the ready list. */
+static void unready(struct hvi_board *b, uint32_t id)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < b->nready; i++)
+        if (b->ready[i] != id)
+            b->ready[kept++] = b->ready[i];
+    b->nready = kept;
+    b->ready_bytes -= (uint64_t)b->ids[id].meta.bytes;
+    b->ids[id].ready = false;
+}
+
 void hvi_board_define(struct hvi_board *b, uint32_t id, uint32_t generation,
                       const struct hvi_board_meta *meta)
 {
@@ -576,24 +590,13 @@ void hvi_board_define(struct hvi_board *b, uint32_t id, uint32_t generation,
         for (int i = 0; i < HVI_BOARD_MASK_WORDS; i++)
             s->stale.w[i] |= s->arrived.w[i];
         memset(&s->arrived, 0, sizeof s->arrived);
+        if (s->ready)
+            unready(b, id);
         s->meta = *meta;
         s->generation = generation;
         s->dead = false;
     }
     unlock(b);
-}
-
-/* An id that was complete but is evicted before it was sealed leaves the ready list. */
-static void unready(struct hvi_board *b, uint32_t id)
-{
-    uint32_t kept = 0;
-
-    for (uint32_t i = 0; i < b->nready; i++)
-        if (b->ready[i] != id)
-            b->ready[kept++] = b->ready[i];
-    b->nready = kept;
-    b->ready_bytes -= (uint64_t)b->ids[id].meta.bytes;
-    b->ids[id].ready = false;
 }
 
 bool hvi_board_evict(struct hvi_board *b, int r, uint32_t id, uint32_t generation)

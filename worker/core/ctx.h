@@ -2,9 +2,9 @@
  * One membership of one rank: everything between hvd_init and hvd_shutdown. Internal;
  * the installed API keeps one process-wide context (api.c).
  *
- * Locks, in this order: `exec` (who runs groups), `lock` (all other fields), the host
- * board's try-lock. Callbacks run without `lock`. No lock is held while waiting for a
- * peer except `exec`.
+ * Locks, in this order: `exec` (who runs groups), `reader` (who reads the connection),
+ * `lock` (all other fields), the host board's try-lock. Callbacks run without `lock`. No
+ * lock is held while waiting for a peer except `exec`.
  *
  * Life of an operation: submit.c checks it and makes a struct hvi_entry -> negotiate.c
  * announces it or, when its name has an id, publishes it -> the order (board log, or
@@ -110,7 +110,8 @@ struct hvi_run {
     uint32_t nitems;
     struct hvi_run_item {
         struct hvi_entry *entry; /* NULL: this rank has joined */
-        struct hvi_request *req; /* borrowed from entry, or owned when entry is NULL */
+        struct hvi_request
+            *req; /* borrowed from entry; a reference when entry is NULL */
     } items[];
 };
 
@@ -204,7 +205,7 @@ struct hvi_ctx {
     uint32_t nready, ready_cap;
     bool sends_now;           /* the submission under way is followed by a flush */
     bool claimed;             /* HOSTS: what the board has complete is ours to send */
-    struct hvi_link deferred; /* HOSTS: frames that wait for the log; link thread's */
+    struct hvi_link deferred; /* HOSTS: frames that wait for the log; under reader */
     struct hvi_pset **psets;  /* [npsets], index is not id */
     int32_t npsets;
     struct hvi_op *join_op;
@@ -282,12 +283,12 @@ void hvi_negotiate_cancel(struct hvi_ctx *c, int rank, enum hvd_status status,
                           const char *text);
 
 /* ---- forward.c: plane hosts, where the order reaches a rank by its host's log */
-/** A frame of the coordinator, in its turn: now, or when the log has come so far. Link
- *  thread, without the lock. */
+/** A frame of the coordinator, in its turn: now, or when the log has come so far. Under
+ *  reader, without the lock. */
 enum hvd_status hvi_forward_message(struct hvi_ctx *c, uint32_t type,
                                     const uint8_t *payload, size_t size_bytes,
                                     struct hvi_err *err);
-/** Those that have waited. Link thread, without the lock. */
+/** Those that have waited. Under reader, without the lock. */
 enum hvd_status hvi_forward_deferred(struct hvi_ctx *c, struct hvi_err *err);
 /** Frames wait: look again soon. */
 bool hvi_forward_waits(const struct hvi_ctx *c);

@@ -233,7 +233,7 @@ static bool build_group(struct hvi_exec *x)
     for (uint32_t i = 0; i < run->nitems; i++) {
         const struct hvi_run_item *item = &run->items[i];
 
-        for (uint32_t t = 0; item->req != NULL && t < item->req->ntensors; t++) {
+        for (uint32_t t = 0; t < item->req->ntensors; t++) {
             struct hvi_op *op = item->entry != NULL ? item->entry->ops[t] : NULL;
 
             if (item->req->shapes[t].dtype == g->dtype &&
@@ -273,10 +273,8 @@ static void finish_run(struct hvi_ctx *c, enum hvd_status status, const char *te
         return;
     }
     for (uint32_t i = 0; i < run->nitems; i++)
-        if (run->items[i].entry != NULL) {
+        if (run->items[i].entry != NULL)
             hvi_entry_finish(run->items[i].entry, status, text);
-            run->items[i].req = NULL;
-        }
     hvi_run_free(run);
 }
 
@@ -462,7 +460,7 @@ static uint32_t dtypes_of(const struct hvi_run *run)
     for (uint32_t i = 0; i < run->nitems; i++) {
         const struct hvi_request *r = run->items[i].req;
 
-        for (uint32_t t = 0; r != NULL && t < r->ntensors; t++)
+        for (uint32_t t = 0; t < r->ntensors; t++)
             found |= 1u << r->shapes[t].dtype;
     }
     return found;

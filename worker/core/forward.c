@@ -4,8 +4,8 @@
  * host read it there.
  *
  * Happy path: any rank that finds something complete on the board takes it and sends
- * READY for the whole host (hvi_forward_take). ORDER comes to one rank, whose link
- * thread moves it into the logs and rings.
+ * READY for the whole host (hvi_forward_take). ORDER comes to one rank, where who
+ * reads the connection moves it into the logs and rings.
  *
  * What else the coordinator says comes on each rank's own connection, and may overtake
  * the order that way. MARK holds it back until the log has come as far as the
@@ -50,7 +50,7 @@ static enum hvd_status append(struct hvi_ctx *c, const struct hvi_order_group *g
 
     memset(&wake, 0, sizeof wake);
     pthread_mutex_lock(&c->lock);
-    for (uint32_t i = 0; i < count && rc == HVD_OK; i++) {
+    for (uint32_t i = 0; i < count && rc == HVD_OK && !c->board_left; i++) {
         const struct hvi_order_group *g = &groups[i];
 
         if (g->seq < hvi_board_ordered(c->board))
@@ -78,7 +78,7 @@ static enum hvd_status on_order(struct hvi_ctx *c, const uint8_t *payload,
         hvi_order_get(payload, size_bytes, &epoch, &groups, &count, err);
 
     atomic_store(&c->forwards, true);
-    if (rc == HVD_OK && epoch == c->epoch && !c->board_left)
+    if (rc == HVD_OK && epoch == c->epoch)
         rc = append(c, groups, count, err);
     free(groups);
     return rc;

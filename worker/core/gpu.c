@@ -232,10 +232,8 @@ static void let_go(struct hvi_run *run)
     if (atomic_fetch_sub(&run->nlaunches, 1) != 1)
         return;
     for (uint32_t i = 0; i < run->nitems; i++)
-        if (run->items[i].entry != NULL) {
+        if (run->items[i].entry != NULL)
             hvi_entry_finish(run->items[i].entry, run->device_status, run->device_text);
-            run->items[i].req = NULL;
-        }
     hvi_run_free(run);
     pthread_mutex_lock(&c->lock);
     atomic_fetch_sub(&c->ndevice, 1);

@@ -278,13 +278,14 @@ static enum hvd_status take_messages(struct hvi_ctx *c, struct hvi_err *err)
     return rc == HVD_INPROGRESS ? HVD_OK : rc;
 }
 
-static int next_timeout(struct hvi_ctx *c)
+/* waits: something that came has to be tried again. */
+static int next_timeout(struct hvi_ctx *c, bool waits)
 {
     int64_t now = hvi_now_ms();
     int stalls = hvi_stall_look(c, now);
     int timeline = hvi_timeline_tick(c, now);
 
-    if (hvi_forward_waits(c))
+    if (waits)
         return DEFERRED_MS;
     if (stalls < 0)
         return timeline;
@@ -321,8 +322,8 @@ bool hvi_link_read(struct hvi_ctx *c)
         atomic_fetch_add(&c->reads, 1);
         read_all(c, false);
     }
-    if (c->read_rc != HVD_OK)
-        hvi_link_kick(c); /* the link thread ends the epoch */
+    if (c->read_rc != HVD_OK || hvi_forward_waits(c))
+        hvi_link_kick(c); /* the link thread ends the epoch, or tries again */
     pthread_mutex_unlock(&c->reader);
     return came;
 }
@@ -333,12 +334,14 @@ void hvi_link_wake(struct hvi_ctx *c)
         hvi_link_kick(c);
 }
 
-static enum hvd_status read_as_link(struct hvi_ctx *c, bool fill, struct hvi_err *err)
+static enum hvd_status read_as_link(struct hvi_ctx *c, bool fill, bool *waits,
+                                    struct hvi_err *err)
 {
     enum hvd_status rc;
 
     pthread_mutex_lock(&c->reader);
     rc = read_all(c, fill);
+    *waits = hvi_forward_waits(c);
     *err = c->read_err;
     pthread_mutex_unlock(&c->reader);
     return rc;
@@ -376,14 +379,15 @@ void *hvi_link_thread(void *arg)
 {
     struct hvi_ctx *c = arg;
     struct hvi_err err = {{0}};
-    enum hvd_status rc = read_as_link(c, false, &err); /* that came behind GO */
     uint32_t seen = 0;
     bool doze = false;
+    bool waits;
+    enum hvd_status rc = read_as_link(c, false, &waits, &err); /* that came behind GO */
 
     while (rc == HVD_OK || rc == HVD_INPROGRESS) {
         struct pollfd p[2] = {{.fd = c->conn.fd, .events = POLLIN},
                               {.fd = c->wake_fd, .events = POLLIN}};
-        int timeout_ms = next_timeout(c);
+        int timeout_ms = next_timeout(c, waits);
         uint64_t counter;
         bool stop;
 
@@ -415,7 +419,7 @@ void *hvi_link_thread(void *arg)
                others_read(c, &seen);
         if (!doze)
             rc = read_as_link(c, (p[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0,
-                              &err);
+                              &waits, &err);
     }
     end_reading(c);
     pthread_mutex_lock(&c->lock);

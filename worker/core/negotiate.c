@@ -3,8 +3,8 @@
  *
  * Happy path, first time: announce -> ASSIGN gives the name an id -> publish on the
  * host board (plane tcp, and plane hosts when ASSIGN says so: the coordinator already
- * counts us ready) -> the order names the id -> a struct hvi_run for the engine. Afterwards the name is known: publish at
- * once.
+ * counts us ready) -> the order names the id -> a struct hvi_run for the engine.
+ * Afterwards the name is known: publish at once.
  *
  * Failure paths: FAIL completes an announced entry with the coordinator's text. EVICT
  * takes an id away: a published and not yet sealed entry is announced again. PEER_BYE
@@ -25,10 +25,10 @@
 #include "worker/core/timeline.h"
 
 #define ANNOUNCE_MAX_REQUESTS 256
+#define ANNOUNCE_MAX_BYTES (256 * 1024) /* estimate; a frame holds 1 MiB */
 /* A look-up walks a chain, a cache miss a link: the default lets chains grow to ten. */
 #undef HASH_BKT_CAPACITY_THRESH
 #define HASH_BKT_CAPACITY_THRESH 2U
-#define ANNOUNCE_MAX_BYTES (256 * 1024) /* estimate; a frame holds 1 MiB */
 
 /* ---- known names ---------------------------------------------------------------- */
 
@@ -81,8 +81,10 @@ static void expect_next(struct hvi_ctx *c, struct hvi_known *k)
         __builtin_prefetch(next->req->shapes);
     }
     next = next != NULL ? c->by_id[next->follower] : NULL;
-    __builtin_prefetch(next);
-    __builtin_prefetch((const char *)next + 64);
+    if (next != NULL) {
+        __builtin_prefetch(next);
+        __builtin_prefetch((const char *)next + 64);
+    }
 }
 
 static struct hvi_known *known_of(struct hvi_ctx *c, const struct hvi_entry *e)
@@ -502,7 +504,7 @@ static struct hvi_run *resolve(struct hvi_ctx *c, uint64_t seq, const uint32_t *
 
         k = id < HVI_BOARD_MAX_IDS ? c->by_id[id] : NULL;
         if (k == NULL) {
-            free(run);
+            hvi_run_free(run);
             return NULL;
         }
         run->items[i].entry = k->entry;
@@ -512,7 +514,7 @@ static struct hvi_run *resolve(struct hvi_ctx *c, uint64_t seq, const uint32_t *
             k->entry->sealed_us = now_us;
             k->entry = NULL;
         } else {
-            run->items[i].req = hvi_request_clone(k->req);
+            run->items[i].req = hvi_request_ref(k->req);
         }
     }
     return run;

@@ -279,13 +279,14 @@ int hvi_timeline_tick(struct hvi_ctx *c, int64_t now_ms)
 {
     struct hvi_timeline *t = c->timeline;
     int left = -1;
+    bool idle;
 
-    if (t == NULL ||
-        (!atomic_load(&t->on) && hvi_buf_size(&t->records) == 0 && t->trace == NULL))
+    if (t == NULL)
         return -1;
     pthread_mutex_lock(&c->lock);
     pthread_mutex_lock(&t->lock);
-    if (now_ms - t->flushed_ms >= TICK_MS) {
+    idle = !atomic_load(&t->on) && hvi_buf_size(&t->records) == 0 && t->trace == NULL;
+    if (!idle && now_ms - t->flushed_ms >= TICK_MS) {
         ship(c, t);
         t->flushed_ms = now_ms;
     }

@@ -441,6 +441,26 @@ Test(board, one_rank_is_told_to_take_what_is_complete, .timeout = 10)
     free(b);
 }
 
+Test(board, a_complete_id_that_gets_another_meaning_is_not_taken, .timeout = 10)
+{
+    struct hvi_board *b = new_forwarding(2);
+    struct hvi_board_ready ready[4];
+    bool more;
+
+    define(b, 1, 1, 2, HVD_ALLREDUCE, 8);
+    for (int r = 0; r < 2; r++)
+        hvi_board_publish(b, r, 1, 1);
+    define(b, 1, 2, 2, HVD_ALLREDUCE, 16);
+    cr_assert_eq(hvi_board_take(b, ready, 4, &more), 0);
+    for (int r = 0; r < 2; r++) {
+        cr_assert(hvi_board_evict(b, r, 1, 1), "it is to be announced again");
+        hvi_board_publish(b, r, 1, 2);
+    }
+    cr_assert_eq(hvi_board_take(b, ready, 4, &more), 1);
+    cr_assert_eq(ready[0].generation, 2);
+    free(b);
+}
+
 Test(board, the_order_comes_from_outside_and_reaches_members, .timeout = 10)
 {
     struct hvi_board *b = new_forwarding(3);
