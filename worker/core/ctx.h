@@ -154,6 +154,7 @@ struct hvi_ctx {
     struct hvi_peer *peers; /* [size] */
     int ngone;
     uint32_t cache_capacity, stall_warn_ms;
+    int64_t stall_look_ms; /* link thread: when something can be due again */
     uint64_t fusion_bytes;
     uint8_t epoch_key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     /* plane; SHM and HOSTS: the ranks that share the segment, in rank order; a rank's
@@ -320,7 +321,7 @@ void hvi_describe_rank(struct hvi_ctx *c, char *out, size_t cap);
  */
 void hvi_describe_wait(struct hvi_ctx *c, const struct hvi_op *op, struct hvi_err *err);
 /** Entries that wait longer than the warning time are reported; returns ms until the
- * next look, -1 when there is nothing to watch. */
+ * next look, -1 when there is nothing to watch. For the link thread only. */
 int hvi_stall_look(struct hvi_ctx *c, int64_t now_ms);
 
 /* ---- engine.c */

@@ -7,8 +7,10 @@
  * four have fixed sizes, so nothing of the payload that follows is read too early.
  *
  * Failure paths: who does not prove itself within LINK_MS is closed and forgotten; an
- * accepted link is worth nothing before its proof. What remains missing at the deadline
- * is named.
+ * accepted link is worth nothing before its proof. A peer that was dialled and is silent
+ * may be slow, or somebody else who has its address here: it is dialled by another way
+ * beside, and the first link that is proven wins. What remains missing at the deadline is
+ * named.
  */
 #include "worker/core/datalink.h"
 
@@ -34,6 +36,7 @@
 #include "worker/core/dial.h"
 
 #define LINK_MS 5000     /* for one handshake, PROTOCOL.md section 7 */
+#define BESIDE_MS 500    /* to connect by another way: the others wait meanwhile */
 #define STRANGERS_MAX 16 /* unproven links beyond those awaited */
 #define PROOF_BYTES 8    /* u32 rank, u32 attempt */
 #define RECORD_BYTES (24 + 4 + 17 + PROOF_BYTES) /* a first record with a proof in it */
@@ -246,7 +249,9 @@ struct meeting {
     struct hvi_meet *m;
     struct link *links;
     int nlinks, cap;
-    int missing; /* links still to be done */
+    int missing; /* ranks still to come */
+    /* the last rank dialled: its host, and which of its ways answered */
+    int host, way;
 };
 
 static void link_close(struct link *k)
@@ -394,10 +399,23 @@ static enum hvd_status get_proof(struct link *k, const struct hvi_meet *m, int *
     return rc;
 }
 
+/* Another link that was dialled for the same rank. */
+static struct link *beside(const struct meeting *g, const struct link *k)
+{
+    for (int i = 0; i < g->nlinks; i++)
+        if (&g->links[i] != k && g->links[i].target == k->target &&
+            g->links[i].state != LINK_UNSET)
+            return &g->links[i];
+    return NULL;
+}
+
 static void link_done(struct meeting *g, struct link *k)
 {
     int fd = k->fd;
+    struct link *other;
 
+    while (k->target != NULL && (other = beside(g, k)) != NULL)
+        link_close(other);
     k->fd = -1;
     g->m->fds[k->rank] = fd;
     if (!g->m->keep) {
@@ -530,17 +548,22 @@ static struct link *new_link(struct meeting *g, int fd)
     return k;
 }
 
-/* The ways of t that are not in tried; index: which these are. Returns how many. */
-static int ways_left(const struct hvi_target *t, unsigned tried,
-                     const char *where[HVI_WAYS_MAX], int index[HVI_WAYS_MAX])
+/* The ways of t that are not in tried; index: which these are. First the one that has
+ * answered for its host before. Returns how many. */
+static int ways_left(const struct meeting *g, const struct hvi_target *t,
+                     unsigned tried, const char *where[HVI_WAYS_MAX],
+                     int index[HVI_WAYS_MAX])
 {
+    int first = t->host == g->host && g->way < t->nways ? g->way : 0;
     int n = 0;
 
     for (int i = 0; i < t->nways; i++) {
-        if ((tried & 1u << i) != 0)
+        int way = i == 0 ? first : i <= first ? i - 1 : i;
+
+        if ((tried & 1u << way) != 0)
             continue;
-        where[n] = t->where[i];
-        index[n++] = i;
+        where[n] = t->where[way];
+        index[n++] = way;
     }
     return n;
 }
@@ -561,9 +584,14 @@ static enum hvd_status say_hello(struct meeting *g, struct link *k, bool named,
     return rc == HVD_OK ? hvi_buf_append(&k->out, hello, sizeof hello) : rc;
 }
 
-/* tried: ways by which somebody else, or nobody, answered */
+static int silence_ms(const struct meeting *g)
+{
+    return g->m->silence_ms > 0 ? g->m->silence_ms : LINK_MS;
+}
+
+/* tried: ways that were taken before */
 static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
-                            unsigned tried, struct hvi_err *err)
+                            unsigned tried, int64_t until_ms, struct hvi_err *err)
 {
     const char *where[HVI_WAYS_MAX];
     int index[HVI_WAYS_MAX];
@@ -571,9 +599,9 @@ static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
     struct link *k;
     enum hvd_status rc;
     int which, fd;
-    int n = ways_left(t, tried, where, index);
+    int n = ways_left(g, t, tried, where, index);
 
-    rc = hvi_dial_any("a peer", where, n, g->m->deadline_ms, &fd, &which, &why);
+    rc = hvi_dial_any("a peer", where, n, until_ms, &fd, &which, &why);
     if (rc != HVD_OK)
         return hvi_fail(err, rc == HVD_ELIMIT ? rc : HVD_EIO, "rank %d: %s", t->rank,
                         why.text);
@@ -582,28 +610,49 @@ static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
         close(fd);
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     }
+    g->host = t->host;
+    g->way = index[which];
     k->rank = t->rank;
     k->target = t;
     k->tried = tried | 1u << index[which];
-    if (n == 1) /* else LINK_MS, and another way */
-        k->deadline_ms = g->m->deadline_ms;
+    k->deadline_ms = n > 1 ? hvi_now_ms() + silence_ms(g) : g->m->deadline_ms;
     return say_hello(g, k, t->named[index[which]], err);
 }
 
-/* The peer did not prove itself: it may be somebody else who has its address here. */
-static bool dial_another_way(struct meeting *g, struct link *k, const char *why)
+/* Dials the rank of k by a way that has not been taken. k is not touched. */
+static bool dial_another_way(struct meeting *g, const struct link *k, int within_ms,
+                             const char *why)
 {
     const struct hvi_target *t = k->target;
     const char *where[HVI_WAYS_MAX];
     int index[HVI_WAYS_MAX];
-    unsigned tried = k->tried;
     struct hvi_err err = {{0}};
+    int64_t until_ms = hvi_now_ms() + within_ms;
 
-    if (t == NULL || ways_left(t, tried, where, index) == 0)
+    if (ways_left(g, t, k->tried, where, index) == 0)
         return false;
     hvi_log_info("form", "rank %d, another way: %s", t->rank, why);
-    link_close(k);
-    return dial(g, t, tried, &err) == HVD_OK;
+    if (until_ms > g->m->deadline_ms)
+        until_ms = g->m->deadline_ms;
+    return dial(g, t, k->tried, until_ms, &err) == HVD_OK;
+}
+
+/* It may answer yet. */
+static void is_silent(struct meeting *g, struct link *k)
+{
+    k->deadline_ms = g->m->deadline_ms;
+    if (!dial_another_way(g, k, BESIDE_MS, "no handshake in time"))
+        k->deadline_ms = hvi_now_ms() + silence_ms(g);
+}
+
+/* Somebody else, or the peer has closed it. */
+static bool is_refused(struct meeting *g, struct link *k, const char *why)
+{
+    bool goes_on = beside(g, k) != NULL || dial_another_way(g, k, LINK_MS, why);
+
+    if (goes_on)
+        link_close(k);
+    return goes_on;
 }
 
 static enum hvd_status accept_all(struct meeting *g, int listen_fd, struct hvi_err *err)
@@ -655,20 +704,22 @@ static enum hvd_status step_links(struct meeting *g, const struct pollfd *p, int
         struct link *k = &g->links[i];
         struct hvi_err why = {{0}};
         enum hvd_status rc = HVD_INPROGRESS;
-        bool stranger;
+        bool late;
 
         if (k->state == LINK_DONE || k->state == LINK_UNSET)
             continue;
-        stranger = k->state == LINK_HELLO || k->state == LINK_PROOF;
+        late = hvi_ms_left(k->deadline_ms) == 0;
         if (p[i].revents != 0 || k->state == LINK_REPLY)
             rc = link_step(g, k, &why);
-        if (rc == HVD_INPROGRESS && hvi_ms_left(k->deadline_ms) == 0)
+        if (rc == HVD_INPROGRESS && late && k->target != NULL)
+            is_silent(g, k);
+        else if (rc == HVD_INPROGRESS && late)
             rc = hvi_fail(&why, HVD_ETIMEDOUT, "data connection: no handshake in time");
         if (rc == HVD_OK || rc == HVD_INPROGRESS)
             continue;
-        if (!stranger && rc != HVD_ELIMIT && dial_another_way(g, k, why.text))
+        if (k->target != NULL && rc != HVD_ELIMIT && is_refused(g, k, why.text))
             continue;
-        if (!stranger)
+        if (k->target != NULL || rc == HVD_ELIMIT)
             return hvi_fail(err, rc, "rank %d: %s", k->rank, why.text);
         hvi_log_warn("form", "refused a data connection: %s", why.text);
         link_close(k);
@@ -733,8 +784,10 @@ enum hvd_status hvi_meet_run(struct hvi_meet *m, struct hvi_listener *l,
                              int expected, struct hvi_err *err)
 {
     int more = expected > 0 ? expected : 0;
-    struct meeting g = {
-        .m = m, .cap = ntargets + more + STRANGERS_MAX, .missing = ntargets + more};
+    struct meeting g = {.m = m,
+                        .cap = ntargets * HVI_WAYS_MAX + more + STRANGERS_MAX,
+                        .missing = ntargets + more,
+                        .host = -1};
     struct pollfd *p = calloc((size_t)g.cap + 3, sizeof *p);
     enum hvd_status rc = HVD_OK;
 
@@ -742,7 +795,7 @@ enum hvd_status hvi_meet_run(struct hvi_meet *m, struct hvi_listener *l,
     if (p == NULL || g.links == NULL)
         rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
     for (int i = 0; i < ntargets && rc == HVD_OK; i++)
-        rc = dial(&g, &targets[i], 0, err);
+        rc = dial(&g, &targets[i], 0, m->deadline_ms, err);
     if (rc == HVD_OK)
         rc = meet(&g, l, p, err);
     if (rc == HVD_ETIMEDOUT)

@@ -356,6 +356,7 @@ static enum hvd_status find_ways(const struct forming *f, int i, struct hvi_targ
     bool elsewhere = c->peers[i].host_index != c->peers[c->rank].host_index;
 
     t->rank = i;
+    t->host = c->peers[i].host_index;
     if (p->n_tcp_addrs < 1 || p->tcp_port == 0)
         return hvi_fail(err, HVD_EIO, "rank %d (%s) has no TCP listener", i, p->host);
     for (size_t a = 0; elsewhere && a < p->n_tcp_addrs && t->nways < HVI_WAYS_MAX; a++)

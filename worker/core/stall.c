@@ -134,6 +134,8 @@ int hvi_stall_look(struct hvi_ctx *c, int64_t now_ms)
 
     if (c->stall_warn_ms == 0)
         return -1;
+    if (now_ms < c->stall_look_ms) /* what has come since is not due before that */
+        return (int)(c->stall_look_ms - now_ms);
     pthread_mutex_lock(&c->lock);
     HVI_LIST_EACH(&c->inflight, it, tmp)
     {
@@ -148,5 +150,6 @@ int hvi_stall_look(struct hvi_ctx *c, int64_t now_ms)
             soonest = e->stall_next_ms - now_ms;
     }
     pthread_mutex_unlock(&c->lock);
+    c->stall_look_ms = now_ms + soonest;
     return (int)soonest;
 }

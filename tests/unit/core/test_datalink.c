@@ -1,6 +1,8 @@
 #include "test.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -23,6 +25,7 @@ struct peer {
     uint32_t attempt;
     const uint8_t *key;
     bool tcp, astray;
+    int hole; /* a listener by which rank 0 seems to be reached too; 0: none */
     struct hvi_listener *all; /* [size] */
     enum hvd_status rc;
     int fds[MAX], got_fd;
@@ -36,10 +39,22 @@ static bool never(void *arg)
     return false;
 }
 
+/* Behind the way that leads to the peer: one where somebody listens and says nothing. */
+static void add_hole(struct hvi_target *t, int hole)
+{
+    struct sockaddr_in sa;
+    socklen_t n = sizeof sa;
+
+    cr_assert_eq(getsockname(hole, (struct sockaddr *)&sa, &n), 0);
+    t->nways = 2;
+    snprintf(t->where[1], sizeof t->where[1], "tcp:127.0.0.1:%d", ntohs(sa.sin_port));
+}
+
 static void *meet(void *arg)
 {
     struct peer *p = arg;
     struct hvi_target targets[MAX];
+    int holes[MAX];
     int n = p->tcp ? p->rank : p->rank > 0;
     struct hvi_meet m = {.epoch_key = p->key != NULL ? p->key : key,
                          .job_id = job,
@@ -47,6 +62,7 @@ static void *meet(void *arg)
                          .size = p->size,
                          .attempt = p->attempt,
                          .deadline_ms = hvi_now_ms() + p->timeout_ms,
+                         .silence_ms = p->hole > 0 ? 50 : 0,
                          .pass_fd = p->pass_fd,
                          .keep = p->tcp,
                          .fds = p->fds,
@@ -69,15 +85,22 @@ static void *meet(void *arg)
             snprintf(targets[i].where[0], sizeof targets[i].where[0], "tcp:%s:%u",
                      p->all[1].ways.addr[0], p->all[1].port);
         }
+        if (p->tcp && p->hole > 0 && i == 0)
+            add_hole(&targets[i], p->hole);
         if (p->tcp)
             continue;
         snprintf(targets[i].where[0], sizeof targets[i].where[0], "unix:%s",
                  p->all[i].path);
     }
+    /* rank 0 is slow: it comes when the others have looked for another way */
+    for (int i = 1; p->hole > 0 && p->rank == 0 && i < p->size; i++)
+        holes[i] = accept(p->hole, NULL, NULL);
     p->rc = hvi_meet_run(
         &m, &p->all[p->rank], targets, n,
         p->tcp ? p->size - 1 - p->rank : (p->rank == 0 ? p->size - 1 : 0), &p->err);
     p->got_fd = m.got_fd;
+    for (int i = 1; p->hole > 0 && p->rank == 0 && i < p->size; i++)
+        close(holes[i]);
     return NULL;
 }
 
@@ -167,6 +190,30 @@ Test(datalink, who_answers_for_another_rank_is_not_taken, .timeout = 30)
         for (int k = 0; k < MAX; k++)
             if (k != i)
                 close(p[i].fds[k]);
+}
+
+Test(datalink, a_slow_peer_is_not_given_up_for_another_way, .timeout = 30)
+{
+    struct peer p[3] = {{0}};
+    struct sockaddr_in sa = {.sin_family = AF_INET,
+                             .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    int hole = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    cr_assert_eq(bind(hole, (struct sockaddr *)&sa, sizeof sa), 0);
+    cr_assert_eq(listen(hole, 8), 0);
+    for (int i = 0; i < 3; i++) {
+        p[i].tcp = true;
+        p[i].hole = hole;
+        p[i].pass_fd = -1;
+    }
+    run(p, 3);
+    close(hole);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(p[i].rc, HVD_OK, "%s", p[i].err.text);
+        for (int k = 0; k < 3; k++)
+            if (k != i)
+                close(p[i].fds[k]);
+    }
 }
 
 Test(datalink, the_segment_reaches_every_rank, .timeout = 30)
