@@ -153,6 +153,13 @@ static void free_hello(Hvi__Hello *hello)
         hvi_msg_free(&msg);
 }
 
+/* It has said BYE and is still of this epoch: it may be needed by what was ordered. */
+static bool is_leaver(const struct hvi_core *core, const struct conn *c)
+{
+    return c->state == CONN_LEFT && c->rank < core->size &&
+           core->members[c->rank].left == c;
+}
+
 void hvi_core_drop(struct hvi_core *core, struct conn *c)
 {
     if (c->state == CONN_WAITS) {
@@ -162,8 +169,7 @@ void hvi_core_drop(struct hvi_core *core, struct conn *c)
     }
     if (c->state == CONN_MEMBER)
         core->members[c->rank].conn = NULL;
-    if (c->state == CONN_LEFT && c->rank < core->size &&
-        core->members[c->rank].left == c)
+    if (is_leaver(core, c))
         core->members[c->rank].left = NULL;
     if (c->state == CONN_AGENT)
         hvi_list_remove(&c->link);
@@ -207,8 +213,7 @@ void hvi_core_violation(struct hvi_core *core, struct conn *c, const char *fmt, 
     va_end(ap);
     hvi_text_add(&t, "protocol error: %s", what);
     tell_violation(core, c, t.s);
-    if (c->state == CONN_MEMBER || (c->state == CONN_LEFT && c->rank < core->size &&
-                                    core->members[c->rank].left == c)) {
+    if (c->state == CONN_MEMBER || is_leaver(core, c)) {
         int32_t rank = c->rank;
 
         hvi_core_drop(core, c);
@@ -387,7 +392,7 @@ static void ready(struct hvi_core *core, const struct hvi_event *ev)
     if (c->state == CONN_LEFT) {
         /* a leaver may still speak for its host */
         if (core->plane == HVI_PLANE_HOSTS && core->phase == EP_OPEN &&
-            c->rank < core->size && core->members[c->rank].left == c)
+            is_leaver(core, c))
             hvi_ready_frame(core, c, ev->epoch, ev->ids, ev->nids);
         return;
     }

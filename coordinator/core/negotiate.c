@@ -120,7 +120,6 @@ static struct op *new_op(struct hvi_core *core, struct pset *set, const char *na
     memcpy(op->key.bytes, k.bytes, k.size);
     op->key.size = k.size;
     op->set = set;
-    op->since_ms = core->now;
     HASH_ADD_KEYPTR(hh, core->ops, op->key.bytes, op->key.size, op);
     if (op->hh.tbl != NULL)
         return op;
@@ -348,7 +347,6 @@ static void assign(struct hvi_core *core, struct op *op)
         return;
     s->ready = announced;
     s->nready = nannounced;
-    s->since_ms = core->now;
     hvi_ready_complete(core, s);
 }
 

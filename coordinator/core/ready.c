@@ -89,7 +89,6 @@ bool hvi_ready_mark(struct hvi_core *core, struct conn *c, uint32_t id,
         if ((s->set->set.w[i] & core->gone.w[i]) != 0)
             return true; /* PEER_BYE is on its way */
     if (s->nready == 0) {
-        s->since_ms = core->now;
         hvi_list_append(&core->partial, &s->partial);
     }
     for (int32_t r = from.first; r < from.first + from.count; r++)

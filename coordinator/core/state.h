@@ -152,7 +152,6 @@ struct op {
     struct variant *variants; /* first seen first */
     struct rankset announced;
     int32_t nannounced;
-    int64_t since_ms;
     UT_hash_handle hh;
 };
 
@@ -166,7 +165,6 @@ struct slot {
     int32_t nready;
     bool queued; /* complete, in core->queue */
     bool joined; /* a host said that a member had joined without it */
-    int64_t since_ms;
     struct hvi_link lru;     /* in use: oldest first */
     struct hvi_link partial; /* ready on some */
     UT_hash_handle hh;
