@@ -11,6 +11,7 @@
     do {                                                                               \
         if (!(c)) {                                                                    \
             printf("line %d: not %s: %s\n", __LINE__, #c, hvd_last_error());           \
+            fflush(stdout); /* hvdrun may end it inside exit() */                      \
             exit(1);                                                                   \
         }                                                                              \
     } while (0)
