@@ -91,6 +91,17 @@ void hvi_result_free(void *data)
         free(data);
 }
 
+/* Under g.lock. */
+static struct slot *find_slot(hvd_handle handle)
+{
+    uint32_t i = (uint32_t)handle;
+
+    if (i >= g.nslots || g.slots[i].op == NULL ||
+        g.slots[i].generation != (uint32_t)((uint64_t)handle >> 32))
+        return NULL;
+    return &g.slots[i];
+}
+
 /* Under g.lock. A full queue that cannot grow drops the handle: poll still tells. */
 static void queue_done(hvd_handle handle)
 {
@@ -139,7 +150,8 @@ void hvi_op_complete(struct hvi_op *op, enum hvd_status status, const char *text
     wake_waiters(op);
     if (atomic_load(&g.fd) >= 0) {
         pthread_mutex_lock(&g.lock);
-        queue_done(op->handle);
+        if (find_slot(op->handle) != NULL) /* else its waiter has released it already */
+            queue_done(op->handle);
         pthread_mutex_unlock(&g.lock);
     }
     if (op->done != NULL) {
@@ -189,17 +201,6 @@ enum hvd_status hvi_handle_add(struct hvi_op *op)
     }
     pthread_mutex_unlock(&g.lock);
     return rc;
-}
-
-/* Under g.lock. */
-static struct slot *find_slot(hvd_handle handle)
-{
-    uint32_t i = (uint32_t)handle;
-
-    if (i >= g.nslots || g.slots[i].op == NULL ||
-        g.slots[i].generation != (uint32_t)((uint64_t)handle >> 32))
-        return NULL;
-    return &g.slots[i];
 }
 
 struct hvi_op *hvi_handle_get(hvd_handle handle)
@@ -270,15 +271,18 @@ int hvi_done_fd(void)
 int hvi_done_take(hvd_handle *out, int cap)
 {
     uint64_t counter;
+    bool had;
     int n = 0;
 
     pthread_mutex_lock(&g.lock);
+    had = g.count > 0;
     while (n < cap && g.count > 0) {
-        out[n++] = g.queue[g.first];
+        if (find_slot(g.queue[g.first]) != NULL)
+            out[n++] = g.queue[g.first];
         g.first = (g.first + 1) % g.cap;
         g.count--;
     }
-    if (n > 0 && g.count == 0 && read(g.fd, &counter, sizeof counter) < 0)
+    if (had && g.count == 0 && read(g.fd, &counter, sizeof counter) < 0)
         n += 0; /* was not readable: nothing to clear */
     pthread_mutex_unlock(&g.lock);
     return n;

@@ -65,6 +65,27 @@ Test(op, completion_calls_back_once_and_queues, .timeout = 10)
     hvi_op_unref(op);
 }
 
+Test(op, a_released_handle_is_not_reported, .timeout = 10)
+{
+    struct pollfd p = {.fd = hvi_done_fd(), .events = POLLIN};
+    hvd_handle done[4];
+
+    for (int late = 0; late < 2; late++) {
+        struct hvi_op *op = hvi_op_new(0);
+
+        cr_assert_eq(hvi_handle_add(op), HVD_OK);
+        if (late)
+            hvi_handle_drop(op->handle);
+        hvi_op_complete(op, HVD_OK, NULL);
+        if (!late)
+            hvi_handle_drop(op->handle);
+        cr_assert_eq(poll(&p, 1, 0), !late);
+        cr_assert_eq(hvi_done_take(done, 4), 0);
+        cr_assert_eq(poll(&p, 1, 0), 0, "the descriptor is quiet");
+        hvi_op_unref(op);
+    }
+}
+
 Test(op, many_handles_keep_their_identity, .timeout = 20)
 {
     enum { N = 10000 };

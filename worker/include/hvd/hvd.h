@@ -366,7 +366,8 @@ HVD_API int hvd_result_last_joined(hvd_handle handle);
 /** A descriptor that polls readable while completed handles wait in hvd_next_done().
  *  Owned by libhvd, -1 with HVD_ESTATE when down; off (no cost) before the first call. */
 HVD_API int hvd_eventfd(void);
-/** Takes up to cap handles that completed since; returns their number, 0 if none. */
+/** Takes up to cap handles that completed since and are not released; returns their
+ *  number, 0 if none. */
 HVD_API int hvd_next_done(hvd_handle *out, int32_t cap);
 
 /* ---- blocking forms: enqueue, wait, release ---------------------------------------- */
