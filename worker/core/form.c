@@ -24,6 +24,7 @@
 #include "proto/base/log.h"
 #include "worker/core/ctx.h"
 #include "worker/core/datalink.h"
+#include "worker/core/launched.h"
 #include "worker/core/timeline.h"
 #include "worker/plane/cpu/hosts.h"
 
@@ -672,9 +673,11 @@ enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **o
         rc = hvi_fail(err, HVD_ELIMIT,
                       "too many open files: raise the limit (ulimit -n)");
     else if (endpoint == NULL)
-        rc = form_solo(f.c, config, err);
+        rc = hvi_launched_check(err);
     else
         rc = form_job(&f, endpoint, config, err);
+    if (rc == HVD_OK && endpoint == NULL)
+        rc = form_solo(f.c, config, err);
     hvi_wipe(f.key, sizeof f.key);
     hvi_listener_close(&f.listener);
     if (rc == HVD_OK) {

@@ -1,6 +1,9 @@
 """The services that programs import from horovod.runner."""
 
 import http.client
+import io
+import os
+import socketserver
 import threading
 
 import pytest
@@ -8,13 +11,22 @@ import pytest
 from horovod.common.elastic import WorkerNotificationManager
 from horovod.runner.common.service.compute_service import ComputeClient, ComputeService
 from horovod.runner.common.service.driver_service import BasicDriverClient, BasicDriverService
+from horovod.runner.common.service.task_service import (
+    BasicTaskClient, BasicTaskService, CommandOutputNotCaptured, StreamCommandStdOutRequest,
+)
 from horovod.runner.common.util import hosts, secret
+from horovod.runner.common.util.network import BasicClient, BasicService
+from horovod.runner.common.util.settings import Settings
 from horovod.runner.common.util.timeout import Timeout, TimeoutException
+from horovod.runner.driver.driver_service import (
+    HorovodRunDriverClient, HorovodRunDriverService, get_common_interfaces, get_local_interfaces,
+)
 from horovod.runner.elastic.worker import (
     HostUpdateResult, WorkerNotificationClient, WorkerNotificationService,
 )
 from horovod.runner.http.http_client import put_data_into_kvstore, read_data_from_kvstore
 from horovod.runner.http.http_server import KVStoreServer, RendezvousServer
+from horovod.runner.task.task_service import HorovodRunTaskClient, HorovodRunTaskService
 
 
 def request(port, method, path, body=None, **headers):
@@ -40,11 +52,34 @@ def test_key_value_store():
         assert request(port, "GET", "/etc/../passwd")[0] == 400
         assert request(port, "GET", "/")[0] == 400
         assert request(port, "HEAD", "/")[0] == 400
+        put_data_into_kvstore("127.0.0.1", port, "a scope", "a/key?", 1)
+        assert read_data_from_kvstore("127.0.0.1", port, "a scope", "a/key?") == 1
+        for length in ("²", "-1", "", "1e3", "９"):
+            assert request(port, "PUT", "/scope/key", **{"Content-Length": length.encode()})[0] == 400
+        for length in ("9" * 12, "9" * 5000):
+            assert request(port, "PUT", "/scope/key", **{"Content-Length": length})[0] == 413
         assert request(port, "DELETE", "/scope/key")[0] == 501
     finally:
         server.shutdown_server()
     with pytest.raises(RuntimeError, match="Read data from KVStore server failed"):
         read_data_from_kvstore("127.0.0.1", port, "runfunc", "result")
+
+
+def test_a_server_that_speaks_no_http_is_a_runtime_error():
+    class Mute(socketserver.StreamRequestHandler):
+        def handle(self):
+            self.rfile.readline()
+            self.wfile.write(b"what?\r\n\r\n")
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Mute) as server:
+        thread = threading.Thread(target=lambda: [server.handle_request() for _ in range(2)])
+        thread.start()
+        port = server.server_address[1]
+        with pytest.raises(RuntimeError, match="Read data from KVStore server failed"):
+            read_data_from_kvstore("127.0.0.1", port, "s", "k")
+        with pytest.raises(RuntimeError, match="Put data input KVStore server failed"):
+            put_data_into_kvstore("127.0.0.1", port, "s", "k", 1)
+        thread.join(20)
 
 
 def test_rendezvous():
@@ -142,5 +177,138 @@ def test_driver_service():
         assert service.task_addresses_for_tasks(0) == {"lo": places["lo"]}
         with pytest.raises(ValueError):
             service.register_task_to_task_addresses(2, places)
+    finally:
+        service.shutdown()
+
+
+@pytest.fixture
+def task():
+    """(service, client) of a task that has the index 3"""
+    key = secret.make_secret_key()
+    service = HorovodRunTaskService(3, key, None)
+    yield service, HorovodRunTaskClient(3, service.addresses(), key, 0)
+    service.shutdown()
+
+
+def test_a_task_runs_a_command(task, tmp_path):
+    service, client = task
+    assert not service.check_for_command_start(0.01)
+    with pytest.raises(TimeoutException, match="command to run"):
+        service.wait_for_command_start(Timeout(0.01, "Timed out waiting for {activity}."))
+    assert client.command_result() == (False, None)
+    out = tmp_path / "out"
+    client.run_command("echo $A >%s; exit 7" % out, {"A": "b c"})
+    assert service.check_for_command_start(20)
+    service.wait_for_command_start()
+    assert client.wait_for_command_exit_code() == 7 == service.command_exit_code()
+    client.wait_for_command_termination()
+    assert client.command_terminated() and client.command_result() == (True, 7)
+    assert out.read_text() == "b c\n"
+    with pytest.raises(RuntimeError, match="#3 runs a command already"):
+        client.run_command("true", {})
+
+
+def test_a_task_streams_output(task):
+    _, client = task
+    out, err = io.StringIO(), io.StringIO()
+    client.run_command("seq 20000; echo wrong >&2", {}, capture_stdout=True, capture_stderr=True)
+    threads = client.stream_command_output(out, err)
+    assert client.wait_for_command_exit_code() == 0
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive(), "a stream has not ended"
+    assert out.getvalue() == "".join("[3]<stdout>:%d\n" % n for n in range(1, 20001))
+    assert err.getvalue() == "[3]<stderr>:wrong\n"
+
+
+def test_output_that_is_not_captured(task):
+    service, client = task
+    with pytest.raises(CommandOutputNotCaptured):
+        client._send(StreamCommandStdOutRequest(), io.StringIO())
+    client.run_command("true", {}, capture_stderr=True)
+    with pytest.raises(CommandOutputNotCaptured):
+        client._send(StreamCommandStdOutRequest(), io.StringIO())
+    assert client.stream_command_output() == (None, None)
+
+
+def test_a_task_is_aborted(task):
+    _, client = task
+    client.run_command("sleep 100 & sleep 100", {})
+    client.abort_command()
+    assert client.wait_for_command_exit_code() == 128 + 15
+
+
+def test_a_task_hears_of_registration_and_results(task):
+    service, client = task
+    late = Timeout(0.01, "Timed out waiting for {activity}.")
+    with pytest.raises(TimeoutException):
+        service.wait_for_initial_registration(late)
+    with pytest.raises(TimeoutException):
+        service.wait_for_task_to_task_address_check_finish_signal(late)
+    client.notify_initial_registration_complete()
+    service.wait_for_initial_registration(Timeout(20, ""))
+    assert client.task_to_task_address_check_completed() == 3
+    service.wait_for_task_to_task_address_check_finish_signal(Timeout(20, ""))
+    client.register_code_result({"loss": 1})
+    assert service.fn_result() == {"loss": 1}
+
+
+def test_the_environment_of_a_tasks_command(tmp_path):
+    key = secret.make_secret_key()
+    out = tmp_path / "out"
+    service = BasicTaskService("t", 0, key, None, command_env={"PATH": os.environ["PATH"], "B": "1"})
+    try:
+        BasicTaskClient("t", service.addresses(), key, 0).run_command("env >%s" % out, {"A": "2"})
+        service.wait_for_command_termination()
+    finally:
+        service.shutdown()
+    lines = set(out.read_text().splitlines())
+    assert {"A=2", "B=1"} <= lines and not any(line.startswith("HOME=") for line in lines)
+
+
+def test_errors_of_a_service_are_raised_at_the_client():
+    class Unkind(Exception):
+        def __init__(self, one, two):
+            super().__init__("%s %s" % (one, two))
+
+        def __reduce__(self):
+            return Unkind, ()
+
+    class Service(BasicService):
+        def _handle(self, req, client_address):
+            if req == "os":
+                raise FileNotFoundError("not there")
+            if req == "unkind":
+                raise Unkind("cannot be", "unpickled")
+            return None if req == "nothing" else super()._handle(req, client_address)
+
+    key = secret.make_secret_key()
+    service = Service("s", key, None)
+    try:
+        client = BasicClient("s", service.addresses(), key, 0)
+        for request_, error, text in (("os", FileNotFoundError, "not there"),
+                                      ("unkind", RuntimeError, "Unkind: cannot be unpickled"),
+                                      ("nothing", RuntimeError, "s has no answer to a str"),
+                                      ("other", NotImplementedError, "other")):
+            with pytest.raises(error, match=text):
+                client._send(request_)
+    finally:
+        service.shutdown()
+
+
+def test_interfaces():
+    assert get_local_interfaces(Settings()) == {"lo"}
+    assert get_common_interfaces(Settings(), ["localhost"]) == {"lo"}
+    assert get_common_interfaces(Settings(nics={"eth0"}), ["a", "b"], ["b"]) == {"eth0"}
+    with pytest.raises(RuntimeError, match="--network-interfaces"):
+        get_common_interfaces(Settings(), ["localhost", "far"], ["far"])
+    key = secret.make_secret_key()
+    service = HorovodRunDriverService(1, key, None)
+    try:
+        client = HorovodRunDriverClient(service.addresses(), key, 0)
+        with pytest.raises(ValueError, match="no task 1: the job has tasks 0 to 0"):
+            client.register_task(1, {}, "h")
+        with pytest.raises(KeyError, match="task 0 has not registered"):
+            client.all_task_addresses(0)
     finally:
         service.shutdown()

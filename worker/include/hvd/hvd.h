@@ -212,7 +212,8 @@ struct hvd_config {
 
 /**
  * Join the job. Finds it by HVD_COORDINATOR + HVD_KEY_FILE (set by hvdrun, or by hand
- * for a standalone hvd-coordinator); without them this is a job of size 1.
+ * for a standalone hvd-coordinator); without them this is a job of size 1, unless mpirun,
+ * srun or torchrun has started the process as one of several and HVD_SOLO is not set.
  *
  * @param config  NULL, or caller-owned, read during the call only
  *

@@ -6,16 +6,16 @@ programs that use horovodrun's arguments from Python.
 
 import argparse
 import os
-import subprocess
 import sys
 import warnings
 
 from horovod._version import __version__
 from horovod.common.util import gloo_built, mpi_built
 from horovod.runner import hvdrun_path
-from horovod.runner.common.util import config_parser
+from horovod.runner.common.util import config_parser, hosts, safe_shell_exec, secret, timeout
+from horovod.runner.common.util.settings import Settings
+from horovod.runner.gloo_run import gloo_run, gloo_run_elastic
 from horovod.runner.util import cache, lsf, threads
-from horovod.runner.common.util import safe_shell_exec
 from horovod.runner.util.remote import get_remote_command
 
 CACHE_FOLDER = os.path.join(os.path.expanduser("~"), ".horovod")
@@ -334,48 +334,51 @@ def _is_elastic(args):
     return args.host_discovery_script is not None or args.min_num_proc is not None
 
 
-def _options(args):
-    """hvdrun's options of a namespace; the tuning goes through the environment."""
-    found = ["-np", str(args.num_proc)] if args.num_proc is not None else []
-    for option, name in (
-        ("-H", "hosts"), ("--hostfile", "hostfile"), ("--min-np", "min_num_proc"),
-        ("--max-np", "max_num_proc"), ("--slots-per-host", "slots"),
-        ("--elastic-timeout", "elastic_timeout"), ("--reset-limit", "reset_limit"),
-        ("--host-discovery-script", "host_discovery_script"),
-        ("--start-timeout", "start_timeout"), ("-p", "ssh_port"), ("-i", "ssh_identity_file"),
-        ("--output-filename", "output_filename"),
-    ):
-        value = getattr(args, name, None)
-        if value is not None:
-            found += [option, str(value)]
-    if getattr(args, "cooldown_range", None):
-        found += ["--blacklist-cooldown-range"] + [str(n) for n in args.cooldown_range]
-    if getattr(args, "nics", None):
-        found += ["--network-interfaces", ",".join(sorted(args.nics))]
-    if getattr(args, "prefix_output_with_timestamp", False):
-        found.append("--prefix-output-with-timestamp")
-    if getattr(args, "verbose", 0):
-        found.append("--verbose")
-    return found
+def _settings(args):
+    """Settings of a namespace; the tuning goes through the environment."""
+    given = args.hosts
+    if args.hostfile is not None:
+        given = hosts.parse_host_files(args.hostfile)
+    seconds = args.start_timeout
+    return Settings(
+        num_proc=args.num_proc, hosts=given, verbose=2 if args.verbose else 0,
+        ssh_port=args.ssh_port, ssh_identity_file=args.ssh_identity_file,
+        extra_mpi_args=args.mpi_args, tcp_flag=args.tcp_flag, binding_args=args.binding_args,
+        key=secret.make_secret_key(), nics=args.nics, output_filename=args.output_filename,
+        start_timeout=None if seconds is None else timeout.Timeout(
+            seconds, "Timed out waiting for {activity}. The job did not start in time."),
+        prefix_output_with_timestamp=args.prefix_output_with_timestamp)
 
 
-def _run(args):
+def _launch_job(args, settings, nics, command):
+    """Run command as the ranks of a job, whichever controller the arguments name.
+
+    args.run_func and args.executable: horovod.run() is for functions. RuntimeError when a
+    rank fails.
+    """
+    env = config_parser.set_env_from_args(dict(os.environ), args)
+    gloo_run(settings, nics, env, None, command)
+
+
+def _run_static(args):
     """Run the job of parse_args(). RuntimeError when it fails."""
     command = list(args.command)
     if command[:1] == ["--"]:
         command = command[1:]
     if not command:
         raise ValueError("no program to run")
-    env = config_parser.set_env_from_args(dict(os.environ), args)
-    status = subprocess.call([hvdrun_path()] + _options(args) + command, env=env)
-    if status != 0:
-        raise RuntimeError(
-            "Horovod detected that one or more processes exited with non-zero status, thus "
-            "causing the job to be terminated. hvdrun's exit status: %d" % status
-        )
+    settings = _settings(args)
+    _launch_job(args, settings, settings.nics, command)
 
 
-_run_static = _run_elastic = _run
+def _run_elastic(args):
+    """NotImplementedError."""
+    gloo_run_elastic(None, None, args.command, args.executable)
+
+
+def _run(args):
+    """Run the job of parse_args(). RuntimeError when it fails."""
+    return _run_elastic(args) if _is_elastic(args) else _run_static(args)
 
 
 def run_commandline():

@@ -5,6 +5,7 @@ network you trust.
 """
 
 import http.client
+import urllib.parse
 
 try:
     import cloudpickle as _pickle
@@ -18,7 +19,9 @@ def _request(method, addr, port, scope, key, body=None):
     """(status, body) of one request."""
     connection = http.client.HTTPConnection(addr, port, timeout=_TIMEOUT_S)
     try:
-        connection.request(method, "/%s/%s" % (scope, key), body)
+        path = "/".join(["", urllib.parse.quote(str(scope), safe=""),
+                         urllib.parse.quote(str(key), safe="")])
+        connection.request(method, path, body)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -29,7 +32,7 @@ def read_data_from_kvstore(addr, port, scope, key):
     """The value of a key. RuntimeError when there is none or no server."""
     try:
         status, body = _request("GET", addr, port, scope, key)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise RuntimeError("Read data from KVStore server failed: %s:%s: %s"
                            % (addr, port, error)) from error
     if status != 200:
@@ -42,7 +45,7 @@ def put_data_into_kvstore(addr, port, scope, key, value):
     """Give a key its value. RuntimeError when that fails."""
     try:
         status, _ = _request("PUT", addr, port, scope, key, _pickle.dumps(value))
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise RuntimeError("Put data input KVStore server failed: %s:%s: %s"
                            % (addr, port, error)) from error
     if status != 200:

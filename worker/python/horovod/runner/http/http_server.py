@@ -8,6 +8,7 @@ import collections
 import logging
 import socketserver
 import threading
+import urllib.parse
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 
 from horovod.runner.util.network import find_port
@@ -18,6 +19,8 @@ BAD_REQUEST = 400
 TIMEOUT = 408
 OK = 200
 _NOT_FOUND = 404
+_TOO_LARGE = 413
+_VALUE_MAX = 1 << 30  # bytes
 
 
 class KVStoreHandler(SimpleHTTPRequestHandler):
@@ -32,7 +35,7 @@ class KVStoreHandler(SimpleHTTPRequestHandler):
             logging.error("KVStore: invalid request path %r, wanted /scope/key", self.path)
             self.send_status_code(BAD_REQUEST)
             return None
-        return parts[1], parts[2]
+        return urllib.parse.unquote(parts[1]), urllib.parse.unquote(parts[2])
 
     def do_GET(self):
         """Answer with the value, or with 404."""
@@ -55,8 +58,12 @@ class KVStoreHandler(SimpleHTTPRequestHandler):
         if place is None:
             return
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit():
+        if not (length.isascii() and length.isdecimal()):
             self.send_status_code(BAD_REQUEST)
+            return
+        if len(length) > 18 or int(length) > _VALUE_MAX:
+            self.close_connection = True
+            self.send_status_code(_TOO_LARGE)
             return
         try:
             value = self.rfile.read(int(length))
@@ -143,20 +150,43 @@ class RendezvousHTTPServer(_Store, object):
                        for scope, size in self.scope_size.items())
 
 
-class RendezvousServer:
-    """A RendezvousHTTPServer in a thread of its own, on a free port."""
+class KVStoreHTTPServer(_Store, object):
+    """Server of a KVStoreHandler.
+
+    verbose  0: quiet
+    """
+
+
+class _InThread:
+    """A store in a thread of its own, on a free port.
+
+    verbose  0: quiet
+    """
 
     def __init__(self, verbose=0):
         self._verbose = verbose
         self._httpd = None
         self._thread = None
 
-    def start(self, handler_cls=RendezvousHandler):
-        """The port on which it answers from now on."""
-        self._httpd, port = find_port(
-            lambda addr: RendezvousHTTPServer(addr, handler_cls, self._verbose))
+    def _start(self, store, handler):
+        self._httpd, port = find_port(lambda addr: store(addr, handler, self._verbose))
         self._thread = in_thread(self._httpd.serve_forever, args=(0.05,))
         return port
+
+    def _stop(self):
+        if self._httpd is not None:
+            self._httpd.shutdown()
+            self._httpd.server_close()
+            self._thread.join()
+            self._httpd = None
+
+
+class RendezvousServer(_InThread):
+    """A RendezvousHTTPServer in a thread of its own, on a free port."""
+
+    def start(self, handler_cls=RendezvousHandler):
+        """The port on which it answers from now on."""
+        return self._start(RendezvousHTTPServer, handler_cls)
 
     def init(self, host_alloc_plan):
         """Begin anew with these SlotInfos."""
@@ -164,38 +194,16 @@ class RendezvousServer:
 
     def stop(self):
         """Answer no more."""
-        self._httpd.shutdown()
-        self._httpd.server_close()
-        self._thread.join()
+        self._stop()
 
 
-class KVStoreHTTPServer(_Store, object):
-    """Server of a KVStoreHandler.
-
-    verbose  0: quiet
-    """
-
-    def __init__(self, addr, handler, verbose):
-        super().__init__(addr, handler, verbose)
-
-
-class KVStoreServer:
+class KVStoreServer(_InThread):
     """A KVStoreHTTPServer in a thread of its own, on a free port."""
-
-    def __init__(self, verbose):
-        self._verbose = verbose
-        self._httpd = None
-        self._thread = None
 
     def start_server(self):
         """The port on which it answers from now on."""
-        self._httpd, port = find_port(
-            lambda addr: KVStoreHTTPServer(addr, KVStoreHandler, self._verbose))
-        self._thread = in_thread(self._httpd.serve_forever, args=(0.05,))
-        return port
+        return self._start(KVStoreHTTPServer, KVStoreHandler)
 
     def shutdown_server(self):
         """Answer no more."""
-        self._httpd.shutdown()
-        self._httpd.server_close()
-        self._thread.join()
+        self._stop()

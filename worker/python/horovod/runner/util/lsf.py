@@ -24,3 +24,24 @@ class LSFUtils:
         words = os.environ.get("LSB_MCPU_HOSTS", "").split()
         slots = dict(zip(words[0::2], words[1::2]))
         return sum(int(slots[host]) for host in LSFUtils.get_compute_hosts())
+
+    @staticmethod
+    def get_allocation_info():
+        """RuntimeError: what a host has is asked of IBM's CSM, which is not used."""
+        raise RuntimeError("cores and GPUs of LSF's hosts are known to IBM's CSM only, which is "
+                           "not used: give hosts with slots (hvdrun -H host:slots)")
+
+    @staticmethod
+    def get_num_cores():
+        """Cores of a compute host: RuntimeError, as get_allocation_info()."""
+        return LSFUtils.get_allocation_info()["cores"]
+
+    @staticmethod
+    def get_num_gpus():
+        """GPUs of a compute host: RuntimeError, as get_allocation_info()."""
+        return LSFUtils.get_allocation_info()["gpus"]
+
+    @staticmethod
+    def get_num_threads():
+        """Hardware threads of a core: RuntimeError, as get_allocation_info()."""
+        return LSFUtils.get_allocation_info()["threads"]

@@ -52,13 +52,6 @@ class WaitForShutdownRequest:
     """Answer when all is done."""
 
 
-class _Failed:
-    """The answer to a request that failed, with the exception to raise at the client."""
-
-    def __init__(self, error):
-        self.error = error
-
-
 class ComputeService(network.BasicService):
     """Knows the dispatchers and their workers.
 
@@ -104,7 +97,7 @@ class ComputeService(network.BasicService):
             self._addresses_of[req.dispatcher_id] = req.dispatcher_address
             self._changed.notify_all()
 
-    def _answer(self, req):
+    def _handle(self, req, client_address):
         if hasattr(req, "dispatcher_id"):
             self._check(req.dispatcher_id)
         if isinstance(req, RegisterDispatcherRequest):
@@ -127,15 +120,8 @@ class ComputeService(network.BasicService):
             with self._changed:
                 self._changed.wait_for(lambda: self._ended)
         else:
-            return None
+            return super()._handle(req, client_address)
         return network.AckResponse()
-
-    def _handle(self, req, client_address):
-        try:
-            answer = self._answer(req)
-        except (IndexError, RuntimeError, ValueError, timeouts.TimeoutException) as error:
-            return _Failed(error)
-        return super()._handle(req, client_address) if answer is None else answer
 
     def _end(self):
         with self._changed:
@@ -154,31 +140,25 @@ class ComputeClient(network.BasicClient):
     def __init__(self, compute_addresses, key, verbose=1):
         super().__init__(ComputeService.NAME, compute_addresses, key, verbose)
 
-    def _request(self, request):
-        answer = self._send(request)
-        if isinstance(answer, _Failed):
-            raise answer.error
-        return answer
-
     def register_dispatcher(self, dispatcher_id, dispatcher_address):
-        self._request(RegisterDispatcherRequest(dispatcher_id, dispatcher_address))
+        self._send(RegisterDispatcherRequest(dispatcher_id, dispatcher_address))
 
     def wait_for_dispatcher_registration(self, dispatcher_id, timeout) -> str:
         """The dispatcher's address. TimeoutException after timeout seconds."""
-        return self._request(
+        return self._send(
             WaitForDispatcherRegistrationRequest(dispatcher_id, timeout)).dispatcher_address
 
     def register_worker_for_dispatcher(self, dispatcher_id, worker_id):
-        self._request(RegisterDispatcherWorkerRequest(dispatcher_id, worker_id))
+        self._send(RegisterDispatcherWorkerRequest(dispatcher_id, worker_id))
 
     def wait_for_dispatcher_worker_registration(self, dispatcher_id, timeout):
         """Return when all of its workers are there. TimeoutException after timeout seconds."""
-        self._request(WaitForDispatcherWorkerRegistrationRequest(dispatcher_id, timeout))
+        self._send(WaitForDispatcherWorkerRegistrationRequest(dispatcher_id, timeout))
 
     def shutdown(self):
         """End the service's work: wait_for_shutdown() returns everywhere."""
-        self._request(ShutdownRequest())
+        self._send(ShutdownRequest())
 
     def wait_for_shutdown(self):
         """Return when somebody has called shutdown()."""
-        self._request(WaitForShutdownRequest())
+        self._send(WaitForShutdownRequest())

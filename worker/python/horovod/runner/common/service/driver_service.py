@@ -57,8 +57,7 @@ class BasicDriverService(network.BasicService):
 
     def _handle(self, req, client_address):
         if isinstance(req, RegisterTaskRequest):
-            if not 0 <= req.index < self._num_proc:
-                raise ValueError("task %s of a job of %d" % (req.index, self._num_proc))
+            self._check(req.index)
             with self._changed:
                 self._all_task_addresses[req.index] = req.task_addresses
                 # what this host sees is certainly reached from here
@@ -74,24 +73,32 @@ class BasicDriverService(network.BasicService):
             return AllTaskAddressesResponse(self.all_task_addresses(req.index))
         return super()._handle(req, client_address)
 
+    def _check(self, index):
+        if not 0 <= index < self._num_proc:
+            raise ValueError("there is no task %s: the job has tasks 0 to %d"
+                             % (index, self._num_proc - 1))
+
+    def _of(self, registered, index):
+        """What is registered of a task."""
+        with self._changed:
+            if index not in registered:
+                raise KeyError("task %s has not registered" % index)
+            return registered[index]
+
     def all_task_addresses(self, index):
         """What the task registered."""
-        with self._changed:
-            return self._all_task_addresses[index].copy()
+        return self._of(self._all_task_addresses, index).copy()
 
     def task_addresses_for_driver(self, index):
         """Those at which the driver has seen the task."""
-        with self._changed:
-            return self._task_addresses_for_driver[index].copy()
+        return self._of(self._task_addresses_for_driver, index).copy()
 
     def task_addresses_for_tasks(self, index):
         """Those at which its neighbour reaches the task."""
-        with self._changed:
-            return self._task_addresses_for_tasks[index].copy()
+        return self._of(self._task_addresses_for_tasks, index).copy()
 
     def register_task_to_task_addresses(self, index, task_addresses):
-        if not 0 <= index < self._num_proc:
-            raise ValueError("task %s of a job of %d" % (index, self._num_proc))
+        self._check(index)
         with self._changed:
             self._task_addresses_for_tasks[index] = task_addresses
             self._changed.notify_all()
@@ -111,8 +118,7 @@ class BasicDriverService(network.BasicService):
 
     def task_index_host_hash(self, index):
         """Hash of the task's host."""
-        with self._changed:
-            return self._task_index_host_hash[index]
+        return self._of(self._task_index_host_hash, index)
 
     def _wait(self, registered, timeout, activity):
         with self._changed:

@@ -47,6 +47,13 @@ class AckStreamResponse:
     """The request was understood; a stream follows."""
 
 
+class _Failed:
+    """The request failed, with the exception to raise at the client."""
+
+    def __init__(self, error):
+        self.error = error
+
+
 def _exactly(rfile, count):
     data = rfile.read(count)
     if len(data) != count:
@@ -113,8 +120,19 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     request_queue_size = 128
 
 
+def _portable(error):
+    """_Failed with an exception that survives pickling."""
+    try:
+        _pickle.loads(_pickle.dumps(error))
+    except Exception:
+        error = RuntimeError("%s: %s" % (type(error).__name__, error))
+    return _Failed(error)
+
+
 class BasicService:
     """Answers PingRequest; subclasses override _handle() for more.
+
+    What _handle() raises is raised at the client.
 
     nics  names of interfaces whose addresses are told to others; None: all
     """
@@ -139,10 +157,7 @@ class BasicService:
                     request = service._wire.read(self.rfile)
                 except Exception:
                     return  # not one of ours
-                response = service._handle(request, self.client_address)
-                if response is None:
-                    raise Exception("Handler did not return a response.")
-                stream = None
+                response, stream = service._answer(request, self.client_address), None
                 if isinstance(response, tuple):
                     response, stream = response
                 try:
@@ -158,6 +173,17 @@ class BasicService:
         if isinstance(req, PingRequest):
             return PingResponse(self._service_name, client_address[0])
         raise NotImplementedError(req)
+
+    def _answer(self, req, client_address):
+        """What _handle() returns, or the exception that it raises, for the client."""
+        try:
+            response = self._handle(req, client_address)
+            if response is None:
+                raise RuntimeError("%s has no answer to a %s"
+                                   % (self._service_name, type(req).__name__))
+            return response
+        except Exception as error:
+            return _portable(error)
 
     def _get_local_addresses(self):
         return {name: [(address, self._port)] for name, address in _interfaces().items()
@@ -236,6 +262,8 @@ class BasicClient:
         with connection.makefile("rb") as rfile, connection.makefile("wb") as wfile:
             self._wire.write(request, wfile)
             answer = self._wire.read(rfile)
+            if isinstance(answer, _Failed):
+                raise answer.error
             if isinstance(answer, AckStreamResponse) and stream is not None:
                 self._wire.read_stream(rfile, stream)
             return answer
@@ -245,11 +273,13 @@ class BasicClient:
         place = next(iter(self._addresses.values()))[0]
         for attempt in range(self._attempts):
             try:
-                with socket.create_connection(place) as connection:
-                    return self._ask(connection, req, stream)
+                connection = socket.create_connection(place)
             except OSError:
                 if attempt == self._attempts - 1:
                     raise
+                continue
+            with connection:
+                return self._ask(connection, req, stream)
 
     def addresses(self):
         """The addresses that answered."""

@@ -1,0 +1,1 @@
+"""What a launch knows of its hosts, for programs that import it."""
