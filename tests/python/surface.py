@@ -87,7 +87,8 @@ def modules(*beginnings):
 def _find(module, name):
     found = module
     for part in name.split("."):
-        found = getattr(found, part)
+        field = getattr(found, "__dataclass_fields__", {}).get(part)
+        found = getattr(found, part) if field is None else field.default
     return found
 
 
