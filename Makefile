@@ -219,7 +219,6 @@ bench-coordinator: $(BENCH_COORD)
 # ---- the rest
 bench: all
 	scripts/bench.sh
-	scripts/bench-tf.sh
 lint: $(B)/gen/proto/msg/hvd.pb-c.h
 	scripts/lint.sh
 soak: all

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-PARTS = ("ceilings", "allreduce", "steps", "torch", "launch", "launch-hosts", "output", "idle", "control",
+PARTS = ("ceilings", "allreduce", "steps", "torch", "tensorflow", "launch", "launch-hosts", "output", "idle", "control",
          "sweep")
 MIB = 1 << 20
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -199,6 +199,13 @@ def torch_steps(bench, peers):
     torch_rows.measure(bench, peers)
 
 
+def tensorflow_steps(bench, peers):
+    del peers
+    import tensorflow_rows  # pylint: disable=import-outside-toplevel
+
+    tensorflow_rows.measure(bench)
+
+
 def spawn(n):
     pids = [os.posix_spawn("/usr/bin/true", ["true"], os.environ) for _ in range(n)]
     for pid in pids:
@@ -337,6 +344,7 @@ def main():
     p.add_argument("--max", type=int, default=64 * MIB)
     p.add_argument("--horovod", default=os.environ.get("BENCH_HOROVOD", ""))
     p.add_argument("--python", default="/usr/bin/python3")
+    p.add_argument("--tensorflow", default="")
     p.add_argument("parts", nargs="*")
     args = p.parse_args()
     for part in args.parts:
@@ -347,7 +355,7 @@ def main():
     bench = Bench(args)
     machine(bench)
     peers = find_peers(bench)
-    work = {"ceilings": ceilings, "allreduce": allreduce, "steps": steps, "torch": torch_steps, "launch": launch,
+    work = {"ceilings": ceilings, "allreduce": allreduce, "steps": steps, "torch": torch_steps, "tensorflow": tensorflow_steps, "launch": launch,
             "launch-hosts": launch_hosts,
             "output": output, "idle": idle, "control": control, "sweep": sweep}
     for part in PARTS:

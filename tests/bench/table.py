@@ -129,6 +129,8 @@ def goals(run):
     for np in (2, 4):
         for what, row in (("torch resnet50", "torch step, 161 gradients"), ("torch small", "torch step, 1000 x 1 KiB")):
             ratios(run, rows, row, np, "steps", "hvd", what, (("ddp", 1.5, None), ("horovod", 3, None)))
+    ratio = run.ratio("steps", 2, "c beside tensorflow", "tensorflow", "tensorflow resnet50")
+    at_most(rows, "TensorFlow step, 161 gradients", 2, "x the same from C", ratio, 1.25, "tensorflow")
     for np in (8, 32, 64):
         launch(run, rows, "hvdrun true", "true", np, (("mpich", 1, None), ("spawn", None, 1 / 2.5)))
     launch(run, rows, "hvdrun true, 4 hosts by ssh", "true, 4 hosts", 4, (("mpich", 1, None), ("openmpi", 1, None)))

@@ -1,16 +1,21 @@
-"""Time the exchange of one training step's gradients in TensorFlow; see bench_gradients.c.
+"""Time the exchange of one training step's gradients in TensorFlow, and the same from C.
 
-    hvdrun -np N python tf_step.py [SECONDS]
+    hvdrun -np N python tf_step.py LIBSTEP [SECONDS]
 
-A tf.function makes 161 tensors with the shapes of ResNet-50's gradients and reduces them as
-DistributedGradientTape does; another only makes them. The two take turns. Rank 0 prints the
-median of the difference, and both.
+Three functions take turns in the same processes: a tf.function that makes 161 tensors with
+the shapes of ResNet-50's gradients; one that makes and reduces them, as
+DistributedGradientTape does; and bench_exchange() of LIBSTEP (libstep.c) over 161 arrays of
+these shapes. Rank 0 prints two JSON lines: what the second takes longer than the first, as
+the peer "tensorflow", and the third, as the peer "c beside tensorflow". Medians.
 """
 
+import ctypes
+import json
 import statistics
 import sys
 import time
 
+import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
@@ -30,40 +35,60 @@ def shapes():
     return found + [(1000, 2048), (1000,)]
 
 
-def main():
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
-    hvd.init()
-    made = [tf.Variable(tf.ones(s)) for s in shapes()]
+def from_c(path):
+    """A function that exchanges arrays of the same shapes through libhvd."""
+    library = ctypes.CDLL(path)
+    arrays = [np.zeros(s, np.float32) for s in shapes()]
+    count = len(arrays)
+    pointers = (ctypes.c_void_p * count)(*[a.ctypes.data for a in arrays])
+    elems = (ctypes.c_int64 * count)(*[a.size for a in arrays])
 
-    @tf.function
-    def only_make(factor):
-        return [v * factor for v in made]
+    def exchange():
+        status = library.bench_exchange(pointers, elems, count)
+        if status != 0:
+            sys.exit("tf_step.py: bench_exchange: status %d" % status)
+        return arrays
 
-    @tf.function
-    def exchange(factor):
-        return reduce_gradients("bench", [v * factor for v in made])
+    return exchange
 
-    def timed(function):
-        began = time.perf_counter()
-        result = function(factor)
-        result[-1].numpy()
-        return (time.perf_counter() - began) * 1e3
 
+def from_tensorflow():
+    """Functions that make the tensors, and that make and exchange them."""
+    variables = [tf.Variable(tf.ones(s)) for s in shapes()]
     factor = tf.constant(1.5)
-    for _ in range(3):
-        timed(only_make)
-        timed(exchange)
-    with_it, without, ends = [], [], time.perf_counter() + seconds
-    more = tf.constant(1)
-    while int(more):
-        without.append(timed(only_make))
-        hvd.allreduce(tf.constant(0.0), name="together")
-        with_it.append(timed(exchange))
-        more = hvd.broadcast(tf.constant(int(time.perf_counter() < ends)), 0, name="more")
-    whole, rest = statistics.median(with_it), statistics.median(without)
+
+    @tf.function
+    def make(x):
+        return [v * x for v in variables]
+
+    @tf.function
+    def exchange(x):
+        return reduce_gradients("bench", [v * x for v in variables], op=hvd.Sum)
+
+    return (lambda: make(factor)[-1].numpy()), (lambda: exchange(factor)[-1].numpy())
+
+
+def main():
+    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 3.0
+    hvd.init()
+    functions = [*from_tensorflow(), from_c(sys.argv[1])]
+    for function in functions * 3:
+        function()
+    times, ends, more = [[] for _ in functions], time.perf_counter() + seconds, True
+    while more:
+        for function, taken in zip(functions, times):
+            hvd.allreduce(tf.constant(0.0), name="together")
+            began = time.perf_counter()
+            function()
+            taken.append((time.perf_counter() - began) * 1e6)
+        more = bool(hvd.broadcast(tf.constant(int(time.perf_counter() < ends)), 0, name="more"))
+    without, whole, c = (statistics.median(t) for t in times)
     if hvd.rank() == 0:
-        print("step tensorflow np=%d tensors=%d %.2f ms (%.2f with, %.2f without)"
-              % (hvd.size(), len(made), whole - rest, whole, rest), flush=True)
+        worst = [sorted(t)[int(0.99 * (len(t) - 1) + 0.5)] for t in times]
+        for peer, median, p99 in (("tensorflow", whole - without, worst[1] - without),
+                                  ("c beside tensorflow", c, worst[2])):
+            print(json.dumps({"peer": peer, "np": hvd.size(), "step": "tensorflow resnet50",
+                              "n": len(times[0]), "med_us": median, "p99_us": p99}), flush=True)
 
 
 if __name__ == "__main__":

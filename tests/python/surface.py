@@ -46,6 +46,7 @@ DIFFERS = {
     ("horovod.tensorflow", "BroadcastGlobalVariablesHook"): "its base has another name",
     ("horovod.tensorflow", "_DistributedOptimizer"): "its base has another name",
     ("horovod.tensorflow", "_DistributedAdasumOptimizer"): "its base has another name",
+    ("horovod.tensorflow.data.compute_worker", "parsed_args"): "only when it is the program",
     ("horovod.tensorflow.mpi_ops", "_load_library"): "the op library is in _library",
     ("horovod.tensorflow.mpi_ops", "_allreduce_grad"): _OPS,
     ("horovod.tensorflow.mpi_ops", "_grouped_"): _OPS,
@@ -67,8 +68,6 @@ ABSENT = {
     "horovod.runner.elastic.rendezvous",
     "horovod.runner.task.task_service",
     "horovod.runner.task_fn",
-    "horovod.tensorflow.data.compute_service",
-    "horovod.tensorflow.data.compute_worker",
 }
 
 
@@ -88,7 +87,8 @@ def modules(*beginnings):
 def _find(module, name):
     found = module
     for part in name.split("."):
-        found = getattr(found, part)
+        field = getattr(found, "__dataclass_fields__", {}).get(part)
+        found = getattr(found, part) if field is None else field.default
     return found
 
 

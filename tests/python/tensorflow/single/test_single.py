@@ -136,9 +136,34 @@ print("done", keras.backend.backend())
 """
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+PASSES = """
+import numpy as np
+import keras
+import horovod.keras as hvd
+hvd.init()
+x = np.ones((8, 1), "float32") * (hvd.rank() + 1)
+
+def moved(**kwargs):
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = keras.Sequential([keras.Input((1,)), layer])
+    # the gradient of the loss is the mean of x: 1 on rank 0, 2 on rank 1
+    model.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **kwargs),
+                  loss=lambda y, p: p)
+    model.fit(x, x, batch_size=2, verbose=0, shuffle=False)
+    return -float(np.asarray(keras.ops.convert_to_numpy(layer.kernel))[0, 0])
+
+for kwargs, want in (({}, 6.0), ({"backward_passes_per_step": 2}, 6.0),
+                     ({"backward_passes_per_step": 2, "average_aggregated_gradients": True}, 3.0),
+                     ({"backward_passes_per_step": 4, "op": hvd.Sum}, 12.0)):
+    assert abs(moved(**kwargs) - want) < 1e-5, (kwargs, moved(**kwargs))
+print("done", keras.backend.backend())
+"""
+
+
+@pytest.mark.parametrize("program", [FIT % False, FIT % True, PASSES],
+                         ids=["fit", "mixed", "passes"])
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_keras_on_other_backends(backend, mixed):
+def test_keras_on_other_backends(backend, program):
     pytest.importorskip("jax", reason="not in this environment: no Keras 3")
     path = os.environ.get("PYTHONPATH", "")
     if backend == "torch":
@@ -150,5 +175,5 @@ def test_keras_on_other_backends(backend, mixed):
                                "import sysconfig; print(sysconfig.get_path('purelib'))"],
                               stdout=subprocess.PIPE, text=True).stdout.strip()
         path += ":" + site
-    text = hvdrun(2, ["-c", FIT % mixed], KERAS_BACKEND=backend, PYTHONPATH=path)
+    text = hvdrun(2, ["-c", program], KERAS_BACKEND=backend, PYTHONPATH=path)
     assert text.count("done " + backend) == 2

@@ -71,6 +71,8 @@ class _Settings:
         self.reduced = False  # by the LossScaleOptimizer around this one
         self.helper = None
         self.sums = None
+        self.accumulated = 1  # backward passes that Keras itself averages
+        self.factor = 1
         if passes > 1 and backend == "tensorflow":
             from horovod.tensorflow.gradient_aggregation_eager import (
                 LocalGradientAggregationHelperEager,
@@ -83,10 +85,9 @@ class _Settings:
         elif passes > 1 and backend == "torch":
             self.sums = _Sums(passes, average)
         elif passes > 1:
-            raise ValueError(
-                "backward_passes_per_step > 1 is not there on the Keras backend %s; give the "
-                "optimizer gradient_accumulation_steps" % backend
-            )
+            # a compiled step has no state of ours: every pass travels, Keras adds up
+            self.accumulated = passes
+            self.factor = 1 if average else passes
 
     def _is_local(self, variable):
         return any(variable is v for v in self.local) or any(
@@ -116,7 +117,21 @@ class _Settings:
             result[i] = self._scale(grads[i])
         for i, gradient in zip(others, reduced):
             result[i] = gradient
+        if self.factor != 1:
+            result = [None if g is None else g * self.factor for g in result]
         return result
+
+    def config(self, plain):
+        """The configuration of an optimizer like the given one."""
+        config = plain.get_config()
+        if self.accumulated > 1:
+            if config.get("gradient_accumulation_steps"):
+                raise ValueError(
+                    "the optimizer has gradient_accumulation_steps; on the Keras backend %s it "
+                    "cannot have backward_passes_per_step as well" % self.backend
+                )
+            config["gradient_accumulation_steps"] = self.accumulated
+        return config
 
 
 def _no_autograph(function):
@@ -339,7 +354,7 @@ def create_distributed_optimizer(keras, optimizer, name, device_dense, device_sp
             backward_passes_per_step, average_aggregated_gradients, groups, process_set,
             scale_local_gradients,
         )
-        made = distributed_class(type(plain), settings).from_config(plain.get_config())
+        made = distributed_class(type(plain), settings).from_config(settings.config(plain))
         _copy_state(plain, made)
         return made
 

@@ -1,0 +1,1 @@
+"""Data sets that other processes prepare: tf.data service for training ranks."""
