@@ -1,32 +1,25 @@
 """What a gradient may be turned into before it travels, on backends without a module here."""
 
-
-class _Compressor:
-    dtype = None
-
-    @classmethod
-    def compress(cls, tensor):
-        name = str(tensor.dtype)
-        if cls.dtype is not None and "float" in name and name != cls.dtype:
-            return tensor.astype(cls.dtype), tensor.dtype
-        return tensor, None
-
-    @classmethod
-    def decompress(cls, tensor, ctx):
-        return tensor if ctx is None else tensor.astype(ctx)
+from horovod.common.compression import CastCompressor, Compressor, NoneCompressor  # noqa: F401
 
 
-class NoneCompressor(_Compressor):
-    """Leaves tensors as they are."""
+class _CastCompressor(CastCompressor):
+    @staticmethod
+    def is_floating(dtype):
+        return "float" in str(dtype)
+
+    @staticmethod
+    def cast(tensor, dtype):
+        return tensor.astype(dtype)
 
 
-class FP16Compressor(_Compressor):
+class FP16Compressor(_CastCompressor):
     """Casts floating-point tensors to float16."""
 
     dtype = "float16"
 
 
-class BF16Compressor(_Compressor):
+class BF16Compressor(_CastCompressor):
     """Casts floating-point tensors to bfloat16."""
 
     dtype = "bfloat16"

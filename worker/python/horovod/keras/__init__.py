@@ -7,8 +7,9 @@ import keras as _K
 
 import horovod._keras as _impl
 from horovod._keras.backends import keras_backend as _keras_backend
-from horovod.common import process_sets as _process_sets
-from horovod.common.basics import HorovodBasics as _HorovodBasics
+from horovod.common.job import *  # noqa: F401,F403  size, rank, Average, ...
+from horovod.common.job import Average
+from horovod.common.job import basics as _basics
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -24,7 +25,6 @@ if _keras_backend(_K) == "tensorflow":
         init,
         shutdown,
     )
-    from horovod.tensorflow.mpi_ops import _basics
 elif _keras_backend(_K) == "torch":
     from horovod.torch import (
         Compression,
@@ -33,44 +33,14 @@ elif _keras_backend(_K) == "torch":
         init,
         shutdown,
     )
-    from horovod.torch.mpi_ops import _basics
 else:
     from horovod._keras.compression import Compression
     from horovod.common.host_ops import allgather_object, broadcast_object
 
-    _basics = _HorovodBasics(__file__)
-    _process_sets._setup(_basics)
     init = _basics.init
     shutdown = _basics.shutdown
 
 from horovod.keras import callbacks, elastic
-
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
-Average = _basics.Average
-Sum = _basics.Sum
-Adasum = _basics.Adasum
-Min = _basics.Min
-Max = _basics.Max
-Product = _basics.Product
 
 
 def _chosen_groups(num_groups, groups):

@@ -2,49 +2,17 @@
 
 import tensorflow as tf
 
+from horovod.common.compression import CastCompressor, Compressor, NoneCompressor  # noqa: F401
 
-class Compressor(object):
-    """A way to make a tensor smaller and back."""
+
+class _CastCompressor(CastCompressor):
+    @staticmethod
+    def is_floating(dtype):
+        return dtype.is_floating
 
     @staticmethod
-    def compress(tensor):
-        """(smaller tensor, context for decompress)"""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        """The tensor as it was before compress, but for rounding."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor):
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        return tensor
-
-
-class _CastCompressor(Compressor):
-    """Casts floating-point tensors to dtype for the journey."""
-
-    dtype = None
-
-    @classmethod
-    def compress(cls, tensor):
-        if tensor.dtype.is_floating and tensor.dtype != cls.dtype:
-            return tf.cast(tensor, cls.dtype), tensor.dtype
-        return tensor, tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor, ctx):
-        if ctx is not None and ctx.is_floating and tensor.dtype != ctx:
-            return tf.cast(tensor, ctx)
-        return tensor
+    def cast(tensor, dtype):
+        return tf.cast(tensor, dtype)
 
 
 class FP16Compressor(_CastCompressor):
@@ -59,7 +27,7 @@ class BF16Compressor(_CastCompressor):
     dtype = tf.bfloat16
 
 
-class Compression(object):
+class Compression:
     """The choices for the compression argument."""
 
     none = NoneCompressor

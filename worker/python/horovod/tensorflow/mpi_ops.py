@@ -24,6 +24,8 @@ from horovod.common import process_sets as _process_sets
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import NOT_INITIALIZED, HorovodInternalError  # noqa: F401
 from horovod.common.host_ops import dtype_number
+from horovod.common.job import *  # noqa: F401,F403  size, rank, Average, ...
+from horovod.common.job import basics as _basics
 from horovod.common.process_sets import (  # noqa: F401
     ProcessSet,
     add_process_set,
@@ -38,37 +40,6 @@ from horovod.tensorflow import _library
 from horovod.tensorflow.util import do_not_convert
 
 MPI_LIB = _library.ops
-
-_basics = HorovodBasics(__file__)
-_process_sets._setup(_basics)
-
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
-
-Average = _basics.Average
-Sum = _basics.Sum
-Adasum = _basics.Adasum
-Min = _basics.Min
-Max = _basics.Max
-Product = _basics.Product
 
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_basics)
 check_num_rank_power_of_2 = num_rank_is_power_2

@@ -2,49 +2,17 @@
 
 import torch
 
+from horovod.common.compression import CastCompressor, Compressor, NoneCompressor  # noqa: F401
 
-class Compressor:
-    """A way to make a tensor smaller and back."""
+
+class _CastCompressor(CastCompressor):
+    @staticmethod
+    def is_floating(dtype):
+        return dtype.is_floating_point
 
     @staticmethod
-    def compress(tensor):
-        """(smaller tensor, context for decompress)"""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        """The tensor as it was before compress, but for rounding."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor):
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        return tensor
-
-
-class _CastCompressor(Compressor):
-    """Casts floating-point tensors to dtype for the journey."""
-
-    dtype = None
-
-    @classmethod
-    def compress(cls, tensor):
-        if tensor.dtype.is_floating_point and tensor.dtype != cls.dtype:
-            return tensor.to(cls.dtype), tensor.dtype
-        return tensor, tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor, ctx):
-        if ctx is not None and ctx.is_floating_point and tensor.dtype != ctx:
-            return tensor.to(ctx)
-        return tensor
+    def cast(tensor, dtype):
+        return tensor.to(dtype)
 
 
 class FP16Compressor(_CastCompressor):

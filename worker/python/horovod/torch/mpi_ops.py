@@ -16,7 +16,6 @@ import weakref
 import torch
 
 from horovod import _native
-from horovod.common import process_sets as _process_sets
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import (  # noqa: F401
     NOT_INITIALIZED,
@@ -25,6 +24,8 @@ from horovod.common.exceptions import (  # noqa: F401
     late_error,
     queue_error,
 )
+from horovod.common.job import *  # noqa: F401,F403  size, rank, Average, ...
+from horovod.common.job import basics as _basics
 from horovod.common.process_sets import (  # noqa: F401
     ProcessSet,
     add_process_set,
@@ -36,37 +37,6 @@ from horovod.common.util import (
     num_rank_is_power_2,
 )
 from horovod.torch.compression import Compression
-
-_basics = HorovodBasics(__file__)
-_process_sets._setup(_basics)
-
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
-
-Average = _basics.Average
-Sum = _basics.Sum
-Adasum = _basics.Adasum
-Min = _basics.Min
-Max = _basics.Max
-Product = _basics.Product
 
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_basics)
 
