@@ -8,13 +8,13 @@
 hosts_need
 for tool in ss setpriv; do command -v $tool >/dev/null || { echo "$tool is not installed"; exit 77; }; done
 hosts_up 3
-compile "$HVD_SRC/tests/e2e/steps.c" steps
+compile "$HVD_SRC/tests/e2e/loop.c" steps
 
 secret=s3cret-$RANDOM$RANDOM-marker
 (
     export TOKEN=$secret HVD_LOG=debug
     # shellcheck disable=SC2016
-    hosts_exec 1 hvdrun -H host1:2,host2:2,host3:1 sh -c 'echo "$HVD_KEY_FILE"; exec ./steps 6 1000 5' >out 2>err
+    hosts_exec 1 hvdrun -H host1:2,host2:2,host3:1 sh -c 'echo "$HVD_KEY_FILE"; exec ./steps' >out 2>err
     echo $? >status
 ) &
 await 20 "the first steps" grep -qs running out
@@ -51,6 +51,7 @@ other kill -TERM "$worker" && die "another user ends a worker"
 for fd in $(hosts_exec 3 sh -c "ls /proc/$worker/fd"); do
     other cat "/proc/$worker/fd/$fd" && die "another user opens descriptor $fd of a worker"
 done
+touch enough
 await 20 "the end of the job" test -s status
 [ "$(cat status)" = 0 ] || die "status $(cat status)"
 for text in "$secret" "$key" "${base64%=*}"; do
