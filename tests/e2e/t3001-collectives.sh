@@ -93,10 +93,13 @@ static void grouped(void)
     }
     OK(hvd_enqueue_group(ops, 3, "group", h));
     OK(hvd_wait_all(h, 3, HVD_WAIT_DONE, 20000));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         IS(v[i][0] == n * (n - 1) / 2 + n * i);
-        OK(hvd_release(h[i]));
-    }
+    OK(hvd_release(h[1]));
+    IS(hvd_release_all(h, 3) == HVD_EHANDLE); /* for h[1]; the others are released */
+    IS(hvd_poll(h[0]) == HVD_EHANDLE && hvd_poll(h[2]) == HVD_EHANDLE);
+    IS(hvd_release_all(h, -1) == HVD_EINVAL && hvd_release_all(NULL, 1) == HVD_EINVAL);
+    OK(hvd_release_all(NULL, 0));
 }
 
 static void gathers(void)

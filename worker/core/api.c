@@ -695,6 +695,21 @@ enum hvd_status hvd_release(hvd_handle handle)
     return HVD_OK;
 }
 
+enum hvd_status hvd_release_all(const hvd_handle *handles, int32_t count)
+{
+    enum hvd_status first = HVD_OK;
+
+    if (count < 0 || (count > 0 && handles == NULL))
+        return hvi_fail(&last, HVD_EINVAL, "handles is NULL or count negative");
+    for (int32_t i = 0; i < count; i++) {
+        enum hvd_status rc = hvd_release(handles[i]);
+
+        if (first == HVD_OK)
+            first = rc;
+    }
+    return first;
+}
+
 typedef enum hvd_status order_fn(struct hvi_event *e, void *object,
                                  struct hvi_err *err);
 

@@ -343,6 +343,9 @@ HVD_API enum hvd_status hvd_handle_error(hvd_handle handle, char *buf, size_t ca
 /** Free the handle. Still in flight: it is detached, the tensors must stay valid until it
  *  would have completed (use `done` to learn when). */
 HVD_API enum hvd_status hvd_release(hvd_handle handle);
+/** The same for count handles, also after HVD_EHANDLE among them; returns the first failure
+ *  in order of the array. */
+HVD_API enum hvd_status hvd_release_all(const hvd_handle *handles, int32_t count);
 
 /** Order `custream` after the result of an ENQUEUED handle. CPU handles: HVD_OK. */
 HVD_API enum hvd_status hvd_stream_wait(hvd_handle handle, void *custream);

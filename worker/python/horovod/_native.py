@@ -177,6 +177,7 @@ _PROTOTYPES = {
     "hvd_wait_all": (ctypes.c_int, [_PTR, _I32, ctypes.c_int, _I64]),
     "hvd_handle_error": (ctypes.c_int, [_I64, ctypes.c_char_p, ctypes.c_size_t]),
     "hvd_release": (ctypes.c_int, [_I64]),
+    "hvd_release_all": (ctypes.c_int, [_PTR, _I32]),
     "hvd_stream_wait": (ctypes.c_int, [_I64, _PTR]),
     "hvd_result": (ctypes.c_int, [_I64, _PTR]),
     "hvd_result_take": (ctypes.c_int, [_I64, _PTR]),
@@ -332,8 +333,16 @@ def enqueue_join(device):
     return status, (out.value,) if status == OK else None
 
 
+def _handle_array(handles):
+    if isinstance(handles, ctypes.Array):
+        return handles
+    return (ctypes.c_int64 * len(handles))(*handles)
+
+
 def wait(handles, mode=WAIT_DONE):
     """Wait until all handles are done; the status of the first that failed, or OK.
+
+    handles  a sequence, or a ctypes array
 
     Python's signal handlers run in between, so KeyboardInterrupt may come out of here;
     the handles are then still valid.
@@ -350,7 +359,7 @@ def wait(handles, mode=WAIT_DONE):
                 if status == INPROGRESS:
                     continue
             return status
-    array = (ctypes.c_int64 * len(handles))(*handles)
+    array = _handle_array(handles)
     address = ctypes.addressof(array)
     while True:
         status = lib.hvd_wait_all(address, len(handles), mode, _SLICE_MS)
@@ -371,9 +380,12 @@ def handle_error(handles):
 
 
 def release(handles):
-    free = lib.hvd_release
-    for handle in handles:
-        free(handle)
+    """Free handles, a sequence or a ctypes array; stale ones do not matter."""
+    if len(handles) == 1:
+        lib.hvd_release(handles[0])
+    elif len(handles):
+        array = _handle_array(handles)
+        lib.hvd_release_all(ctypes.addressof(array), len(handles))
 
 
 def result(handle):

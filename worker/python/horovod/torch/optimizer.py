@@ -12,10 +12,12 @@ is queued by step().
 """
 
 import ctypes
+import operator
 import os
 import threading
 import warnings
 import weakref
+from array import array
 from contextlib import contextmanager
 
 import torch
@@ -45,6 +47,11 @@ _BUCKET_BYTES = 4 << 20
 _LAZY_COUNT = 32
 _LAZY_BYTES = 8 << 10
 
+_GRAD, _DTYPE, _LAYOUT = map(operator.attrgetter, ("grad", "dtype", "layout"))
+_TENSORS, _STRIDED = {torch.Tensor}, {torch.strided}
+_OP_WORDS = _native.OP_SIZE // 8
+_NO_HANDLES = (ctypes.c_int64 * 0)()
+
 # How many optimizers of the same parameter names exist: part of the operations' names, so
 # that two optimizers can be in flight. Counted from 0 in every membership.
 _instances = {}
@@ -61,7 +68,7 @@ class _Bucket:
     """Parameters whose gradients travel as one group."""
 
     __slots__ = ("index", "params", "name", "lazy", "left", "handles", "keep", "after", "sent",
-                 "buffer", "base", "pointers", "shapes", "dtypes", "handle_array")
+                 "buffer", "base", "pointers", "counts", "dtypes", "handle_array")
 
     def __init__(self, index, params, name, lazy):
         self.index = index
@@ -70,12 +77,12 @@ class _Bucket:
         self.name = name
         self.left = len(params)
         self.sent = False
-        self.handles = ()
+        self.handles = _NO_HANDLES
         self.keep = []
         self.after = []
         self.buffer = None
         self.pointers = []
-        self.shapes = self.dtypes = None
+        self.counts = self.dtypes = None
 
 
 def _plan_buckets(params):
@@ -93,6 +100,12 @@ def _plan_buckets(params):
     if current:
         buckets.append(current)
     return buckets
+
+
+def _plain(grads):
+    """Are all of these tensors that libhvd takes as they are?"""
+    return (set(map(type, grads)) == _TENSORS and set(map(_LAYOUT, grads)) == _STRIDED
+            and all(map(torch.Tensor.is_contiguous, grads)))
 
 
 def _is_lazy(params):
@@ -359,18 +372,29 @@ class _DistributedOptimizer(_Common):
 
     def _send(self, bucket):
         """Queue what a bucket holds. Under the lock."""
+        after = ()
+        keep = list(map(_GRAD, bucket.params))
+        if self._compression is not Compression.none or not _plain(keep):
+            keep, after = self._wires(bucket.params)
+        bucket.keep = keep
+        bucket.after = after
+        bucket.sent = True
+        if not keep:
+            bucket.handles = _NO_HANDLES
+            return
+        self._queue(bucket, keep)
+        self._handles[bucket] = bucket.handles
+
+    def _wires(self, params):
+        """What travels for these parameters, and what is to be done with it afterwards."""
         keep, after = [], []
         plain = self._compression is Compression.none
-        for p in bucket.params:
-            grad = p.grad
-            if grad is not None and plain and grad.layout is _STRIDED and grad.is_contiguous():
-                keep.append(grad)
+        for p in params:
+            grad = self._gradient(p)
+            if grad.is_sparse:
+                self._sparse_allreduce_grad_async(p, self._parameter_names[p])
                 continue
-            if grad is None or grad.layout is not _STRIDED:
-                grad = self._gradient(p)
-                if grad.is_sparse:
-                    self._sparse_allreduce_grad_async(p, self._parameter_names[p])
-                    continue
+            wire = grad
             if not plain:
                 wire, ctx = self._compression.compress(grad.detach())
                 if not wire.is_contiguous():
@@ -378,57 +402,51 @@ class _DistributedOptimizer(_Common):
                 elif wire.data_ptr() == grad.data_ptr():
                     wire = wire.clone()
                 after.append((p, grad, wire, ctx))
-            elif grad.is_contiguous():
-                wire = grad
-            else:
+            elif not grad.is_contiguous():
                 wire = grad.detach().contiguous()
                 after.append((p, grad, wire, None))
             keep.append(wire)
-        bucket.keep = keep
-        bucket.after = after
-        bucket.sent = True
-        if not keep:
-            bucket.handles = ()
-            return
-        self._queue(bucket, keep)
-        self._handles[bucket] = bucket.handles
+        return keep, after
 
     def _queue(self, bucket, dense):
-        """Hand the bucket's tensors to libhvd, reusing the layout of the step before."""
-        shapes = [w.shape for w in dense]
-        dtypes = [w.dtype for w in dense]
-        pointers = [w.data_ptr() for w in dense]
-        count = len(dense)
+        """Hand the bucket's tensors to libhvd, reusing the layout of the step before.
+
+        Nothing here makes an object of its own for each tensor that Python's collector of
+        cycles counts: a thousand shapes a step would set it going in every step.
+        """
+        counts = list(map(torch.Tensor.numel, dense))
+        dtypes = list(map(_DTYPE, dense))
+        pointers = list(map(torch.Tensor.data_ptr, dense))
         streams = dense[0].is_cuda
-        if bucket.shapes != shapes or bucket.dtypes != dtypes or streams:
-            for wire in dense:
-                mpi_ops._check(wire)
-            members = [mpi_ops._member(w, w) for w in dense]
-            where = count * _native.OP_SIZE
-            need = where + sum(8 * len(m[3]) for m in members) + 8
-            bucket.buffer = ctypes.create_string_buffer(need)
-            bucket.base = ctypes.addressof(bucket.buffer)
-            bucket.handle_array = (ctypes.c_int64 * count)()
-            prescale, postscale = self._scales()
-            _native.pack_ops(bucket.buffer, bucket.base, where, _native.ALLREDUCE, members,
-                             self.op, mpi_ops._set_id(self.process_set), 0, prescale,
-                             postscale)
-            bucket.shapes, bucket.dtypes = shapes, dtypes
-            bucket.pointers = list(pointers)
+        if bucket.counts != counts or bucket.dtypes != dtypes or streams:
+            self._lay_out(bucket, dense)
+            bucket.counts, bucket.dtypes = counts, dtypes
         elif bucket.pointers != pointers:
-            pack = _POINTER.pack_into
-            buffer, offset = bucket.buffer, 0
-            for pointer in pointers:
-                pack(buffer, offset + _native.OP_IN_DATA, pointer)
-                pack(buffer, offset + _native.OP_OUT_DATA, pointer)
-                offset += _native.OP_SIZE
-            bucket.pointers = pointers
+            words, new = memoryview(bucket.buffer).cast("B").cast("q"), array("q", pointers)
+            end = len(dense) * _OP_WORDS
+            words[_native.OP_IN_DATA // 8 : end : _OP_WORDS] = new
+            words[_native.OP_OUT_DATA // 8 : end : _OP_WORDS] = new
+        bucket.pointers = pointers
         status = _native.lib.hvd_enqueue_group(
-            bucket.base, count, bucket.name, ctypes.addressof(bucket.handle_array)
+            bucket.base, len(dense), bucket.name, ctypes.addressof(bucket.handle_array)
         )
         if status != _native.OK:
             raise queue_error(status)
-        bucket.handles = bucket.handle_array[:]
+        bucket.handles = bucket.handle_array
+
+    def _lay_out(self, bucket, dense):
+        """Write the operations of a bucket's tensors into its buffer."""
+        for wire in dense:
+            mpi_ops._check(wire)
+        members = [mpi_ops._member(w, w) for w in dense]
+        where = len(dense) * _native.OP_SIZE
+        need = where + sum(8 * len(m[3]) for m in members) + 8
+        bucket.buffer = ctypes.create_string_buffer(need)
+        bucket.base = ctypes.addressof(bucket.buffer)
+        bucket.handle_array = (ctypes.c_int64 * len(dense))()
+        prescale, postscale = self._scales()
+        _native.pack_ops(bucket.buffer, bucket.base, where, _native.ALLREDUCE, members,
+                         self.op, mpi_ops._set_id(self.process_set), 0, prescale, postscale)
 
     def _sparse_allreduce_grad_async(self, p, name):
         """Start the exchange of a sparse gradient."""
@@ -470,16 +488,13 @@ class _DistributedOptimizer(_Common):
             for bucket in self._buckets:
                 if not bucket.sent:
                     self._send(bucket)
-            handles = [h for bucket in self._buckets for h in bucket.handles]
-        on_gpu = [b for b in self._buckets if b.keep and b.keep[0].is_cuda]
-        mode = _native.WAIT_ENQUEUED if on_gpu else _native.WAIT_DONE
-        status = _native.wait(handles, mode) if handles else _native.OK
-        for bucket in on_gpu:
-            stream = torch.cuda.current_stream(bucket.keep[0].device).cuda_stream
-            for handle in bucket.handles:
-                status = status or _native.lib.hvd_stream_wait(handle, stream)
-        text = _native.handle_error(handles) if status != _native.OK else None
-        _native.release(handles)
+        status, text = _native.OK, None
+        for bucket in self._buckets:
+            ended = self._await(bucket)
+            if ended != _native.OK and status == _native.OK:
+                status, text = ended, _native.handle_error(bucket.handles)
+        for bucket in self._buckets:
+            _native.release(bucket.handles)
         try:
             if status != _native.OK:
                 raise late_error(status, text)
@@ -493,12 +508,26 @@ class _DistributedOptimizer(_Common):
             self._reset()
         self._synchronized = True
 
+    @staticmethod
+    def _await(bucket):
+        """Wait for a bucket; the status of its first failed gradient."""
+        handles = bucket.handles
+        if not len(handles):
+            return _native.OK
+        if not bucket.keep[0].is_cuda:
+            return _native.wait(handles)
+        status = _native.wait(handles, _native.WAIT_ENQUEUED)
+        stream = torch.cuda.current_stream(bucket.keep[0].device).cuda_stream
+        for handle in handles:
+            status = status or _native.lib.hvd_stream_wait(handle, stream)
+        return status
+
     def _reset(self):
         """Forget what belongs to the step that ended."""
         for bucket in self._buckets:
             bucket.left = len(bucket.params)
             bucket.sent = False
-            bucket.handles = ()
+            bucket.handles = _NO_HANDLES
             bucket.keep = bucket.after = ()
         self._rearm()
         self._handles.clear()
@@ -506,10 +535,9 @@ class _DistributedOptimizer(_Common):
 
     def _drain(self):
         """Finish what is in flight without caring for its result."""
-        handles = [h for bucket in self._buckets for h in bucket.handles]
-        if handles:
-            _native.wait(handles)
-            _native.release(handles)
+        for bucket in self._buckets:
+            self._await(bucket)
+            _native.release(bucket.handles)
         for handle in self._sparse_handles.values():
             handle()
         self._reset()
@@ -643,9 +671,6 @@ class _DistributedAdasumOptimizer(_Common):
             raise AssertionError(_ZERO_GRAD)
         return super().zero_grad(*args, **kwargs)
 
-
-_POINTER = _native._longs(1)
-_STRIDED = torch.strided
 
 
 def _wrap(optimizer, kind):
