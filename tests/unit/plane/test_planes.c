@@ -832,6 +832,42 @@ Test(planes, tcp_sends_its_input_before_the_result_replaces_it, .timeout = 30)
     free(theirs);
 }
 
+/* ---- tcp: a wait without time */
+
+static bool never(void *arg)
+{
+    (void)arg;
+    return false;
+}
+
+Test(planes, tcp_a_wait_without_time_looks_at_what_has_come, .timeout = 30)
+{
+    int32_t members[2] = {0, 1};
+    struct hvi_group g = {.seq = 7,
+                          .kind = HVD_BARRIER,
+                          .prescale = 1,
+                          .postscale = 1,
+                          .nmembers = 2,
+                          .members = members};
+    struct hvi_plane *p = NULL;
+    struct hvi_err err = {{0}};
+    uint8_t head[16];
+    int pair[2];
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    cr_assert_eq(hvi_tcp_new(0, 2, (int[2]){-1, pair[0]}, &p, &err), HVD_OK);
+    cr_assert_eq(p->ops->start(p, &g, &err), HVD_OK, "%s", err.text);
+    cr_assert_eq(p->ops->progress(p, &err), HVD_INPROGRESS, "%s", err.text);
+    cr_assert(!hvi_tcp_wait_with(p, 0, never, NULL));
+    cr_assert_eq(p->ops->progress(p, &err), HVD_INPROGRESS, "%s", err.text);
+    put_head(head, 7, 0, 0);
+    cr_assert_eq(send(pair[1], head, sizeof(head), MSG_NOSIGNAL), 16);
+    cr_assert(!hvi_tcp_wait_with(p, 0, never, NULL));
+    cr_assert_eq(p->ops->progress(p, &err), HVD_OK, "%s", err.text);
+    close(pair[1]);
+    p->ops->free(p);
+}
+
 Test(planes, tcp_names_the_rank_that_went_away, .timeout = 60)
 {
     uint8_t bytes[20] = {0};

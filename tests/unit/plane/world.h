@@ -250,8 +250,8 @@ static void world_fill(struct world *w, enum world_plane plane, int n,
 }
 
 /** part_bytes: the staging slot; tcp: the largest reduced message. 0: as in real jobs. */
-static void world_make(struct world *w, enum world_plane plane, int n,
-                       size_t part_bytes, int nslots)
+__attribute__((unused)) static void world_make(struct world *w, enum world_plane plane,
+                                               int n, size_t part_bytes, int nslots)
 {
     world_fill(w, plane, n, NULL, part_bytes, nslots);
 }
@@ -531,7 +531,7 @@ static struct hvi_group rank_group(struct rank *r, uint32_t kind, uint32_t dtype
                               .pieces = pieces};
 }
 
-static void rank_run(struct rank *r, const struct hvi_group *g)
+__attribute__((unused)) static void rank_run(struct rank *r, const struct hvi_group *g)
 {
     struct hvi_err err = {{0}};
     enum hvd_status rc = hvi_plane_run(r->p, g, &err);

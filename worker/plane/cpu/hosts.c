@@ -190,6 +190,37 @@ static const struct hvi_route *choose(const struct hvi_hosts *h,
     }
 }
 
+/* It has taken part in steps before: nobody may take this for a refusal, or for a result
+ * that was dropped. */
+enum hvd_status hvi_hosts_start_below(const struct hvi_hosts *h, struct hvi_plane *p,
+                                      const struct hvi_group *g, struct hvi_err *err)
+{
+    enum hvd_status rc = p->ops->start(p, g, err);
+
+    if (rc == HVD_EUNSUPPORTED || rc == HVD_EINVAL ||
+        (rc == HVD_ENOMEM && h->facts.no_memory))
+        return HVD_EINTERNAL;
+    return rc;
+}
+
+enum hvd_status hvi_hosts_go_below(const struct hvi_hosts *h, struct hvi_plane *p,
+                                   struct hvi_err *err)
+{
+    enum hvd_status rc = p->ops->progress(p, err);
+
+    if (h->bad != HVD_OK)
+        return hvi_fail(err, h->bad, "%s", h->bad_err.text);
+    return rc == HVD_ENOMEM && h->facts.no_memory ? HVD_OK : rc;
+}
+
+void hvi_hosts_note(struct hvi_hosts *h, enum hvd_status rc, const struct hvi_err *err)
+{
+    if (h->bad != HVD_OK || rc == HVD_OK)
+        return;
+    h->bad = rc;
+    h->bad_err = *err;
+}
+
 /* The group as it is, on one of the planes below. */
 static enum hvd_status start_whole(struct hvi_hosts *h, bool local, struct hvi_err *err)
 {
@@ -214,6 +245,7 @@ static enum hvd_status hosts_start(struct hvi_plane *p, const struct hvi_group *
     h->g = g;
     h->local->copies = h->mesh->copies = h->base.copies;
     h->step = 0;
+    h->bad = HVD_OK;
     h->route = NULL;
     if (h->nhosts == 1)
         return start_whole(h, true, err);
@@ -244,8 +276,7 @@ static enum hvd_status next_step(struct hvi_hosts *h, struct hvi_err *err)
         h->running = NULL;
         return rc == HVD_INPROGRESS ? HVD_OK : rc;
     }
-    rc = h->running->ops->start(h->running, &h->sub, err);
-    return rc == HVD_EUNSUPPORTED || rc == HVD_EINVAL ? HVD_EINTERNAL : rc;
+    return hvi_hosts_start_below(h, h->running, &h->sub, err);
 }
 
 static enum hvd_status hosts_progress(struct hvi_plane *p, struct hvi_err *err)
@@ -269,7 +300,7 @@ static enum hvd_status hosts_progress(struct hvi_plane *p, struct hvi_err *err)
     }
     for (;;) {
         if (h->running != NULL) {
-            rc = h->running->ops->progress(h->running, err);
+            rc = hvi_hosts_go_below(h, h->running, err);
             if (rc != HVD_OK)
                 return rc;
             h->running = NULL;
@@ -317,7 +348,6 @@ static void hosts_free(struct hvi_plane *p)
     for (int32_t i = 0; i < h->parts_cap; i++) {
         free(h->parts[i].block.data);
         free(h->parts[i].lane.data);
-        free(h->parts[i].unwanted.data);
     }
     free(h->parts);
     hvi_chunks_fini(&h->plan);

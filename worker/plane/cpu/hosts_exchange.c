@@ -121,19 +121,21 @@ static void *place_side(void *cookie, const int64_t *rows, int32_t nmembers,
 {
     const struct hvi_hosts_place *at = cookie;
     struct hvi_hosts *h = at->h;
+    struct hvi_err err;
+    enum hvd_status rc = HVD_OK;
 
     (void)rows;
     (void)nmembers;
     (void)total_rows;
     (void)size_bytes;
-    if (at->part == BEFORE && (count_rows(h, at->piece, NULL) != HVD_OK ||
-                               hvi_hosts_get_output(h, at->piece, NULL) != HVD_OK))
-        return NULL;
-    if (h->parts[at->piece].out == NULL)
-        return NULL;
-    return h->parts[at->piece].out +
-           hvi_hosts_offsets_of(
-               h, at->piece)[at->part == BEFORE ? 0 : here_first(h) + h->nhere];
+    if (at->part == BEFORE) {
+        rc = count_rows(h, at->piece, &err);
+        if (rc == HVD_OK)
+            rc = hvi_hosts_get_output(h, at->piece, &err);
+        hvi_hosts_note(h, rc, &err);
+    }
+    return hvi_hosts_out_at(h, at->piece,
+                            at->part == BEFORE ? 0 : here_first(h) + h->nhere);
 }
 
 /* All members of other hosts, and this rank among them; its own rows are none. */
@@ -197,8 +199,7 @@ static void exchange_here(struct hvi_hosts *h)
 
         if (in != NULL)
             in += (size_t)skip * h->facts.elem_size;
-        hvi_hosts_add(h, in,
-                      h->parts[i].out + hvi_hosts_offsets_of(h, i)[here_first(h)],
+        hvi_hosts_add(h, in, hvi_hosts_out_at(h, i, here_first(h)),
                       sum_of(rows, 0, h->nhere) * p->row, p->row);
         h->sub.pieces[i].splits = rows;
     }
@@ -257,6 +258,7 @@ static void *place_host(void *cookie, const int64_t *rows, int32_t nmembers,
 {
     const struct hvi_hosts_place *at = cookie;
     struct hvi_hosts *h = at->h;
+    struct hvi_err err;
 
     (void)rows;
     (void)nmembers;
@@ -265,12 +267,9 @@ static void *place_host(void *cookie, const int64_t *rows, int32_t nmembers,
     for (int32_t m = 0; at->part == 0 && m < h->g->nmembers; m++)
         *hvi_hosts_bytes_of(h, m, at->piece) =
             h->sub.pieces[at->piece * h->nhosts + m / h->nhere].rows[m % h->nhere];
-    if (at->part == 0 && hvi_hosts_get_output(h, at->piece, NULL) != HVD_OK)
-        return NULL;
-    if (h->parts[at->piece].out == NULL)
-        return NULL;
-    return h->parts[at->piece].out +
-           hvi_hosts_offsets_of(h, at->piece)[h->first_of[at->part]];
+    if (at->part == 0)
+        hvi_hosts_note(h, hvi_hosts_get_output(h, at->piece, &err), &err);
+    return hvi_hosts_out_at(h, at->piece, h->first_of[at->part]);
 }
 
 static void gather_all(struct hvi_hosts *h)

@@ -32,11 +32,11 @@ static enum hvd_status start_across(struct hvi_hosts *h, struct hvi_err *err)
     int64_t fed = h->route->flow->fed(h);
 
     if (h->between == HVI_HOSTS_BEFORE && fed > 0) {
-        rc = h->mesh->ops->start(h->mesh, &h->over, err);
+        rc = hvi_hosts_start_below(h, h->mesh, &h->over, err);
         h->between = HVI_HOSTS_RUNNING;
     }
     if (rc != HVD_OK)
-        return rc == HVD_EUNSUPPORTED || rc == HVD_EINVAL ? HVD_EINTERNAL : rc;
+        return rc;
     if (h->between == HVI_HOSTS_RUNNING)
         hvi_tcp_feed(h->mesh, fed);
     return HVD_OK;
@@ -56,7 +56,7 @@ static enum hvd_status go_across(struct hvi_hosts *h, struct hvi_err *err)
 
     if (h->between != HVI_HOSTS_RUNNING)
         return HVD_OK;
-    rc = h->mesh->ops->progress(h->mesh, err);
+    rc = hvi_hosts_go_below(h, h->mesh, err);
     if (rc != HVD_INPROGRESS)
         h->between = HVI_HOSTS_OVER;
     return rc == HVD_INPROGRESS ? HVD_OK : rc;
@@ -72,12 +72,9 @@ static bool may_begin(struct hvi_hosts *h)
 
 static enum hvd_status begin_local(struct hvi_hosts *h, struct hvi_err *err)
 {
-    enum hvd_status rc;
-
     h->route->flow->begin_local(h, h->turn);
     h->sub.part = (uint32_t)h->turn;
-    rc = h->local->ops->start(h->local, &h->sub, err);
-    return rc == HVD_EUNSUPPORTED || rc == HVD_EINVAL ? HVD_EINTERNAL : rc;
+    return hvi_hosts_start_below(h, h->local, &h->sub, err);
 }
 
 /* The local group that runs, or the next one if it may begin; *moved: it is over. */
@@ -90,7 +87,7 @@ static enum hvd_status go_local(struct hvi_hosts *h, bool *moved, struct hvi_err
     if (h->running == NULL)
         rc = begin_local(h, err);
     if (rc == HVD_OK)
-        rc = h->local->ops->progress(h->local, err);
+        rc = hvi_hosts_go_below(h, h->local, err);
     if (rc != HVD_OK)
         return rc == HVD_INPROGRESS ? HVD_OK : rc;
     h->running = NULL;

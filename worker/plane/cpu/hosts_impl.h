@@ -57,10 +57,9 @@ struct hvi_route {
 struct hvi_hosts_part {
     const void *in;
     int64_t in_bytes;
-    uint8_t *out; /* all members' parts, one after another */
+    uint8_t *out; /* all members' parts, one after another; NULL: they are dropped */
     struct hvi_room block,
-        lane;                 /* this host's parts; every host's share of this lane */
-    struct hvi_room unwanted; /* where there is no memory for the result */
+        lane; /* this host's parts; every host's share of this lane */
 };
 
 /** What the memory of a part of a piece is asked for with. */
@@ -82,6 +81,9 @@ struct hvi_hosts {
     int step;                      /* 0: not begun */
     struct hvi_plane *running;
     struct hvi_group sub;
+    /* what a call of `alloc` has found, which has no way to say it; HVD_OK: nothing */
+    enum hvd_status bad;
+    struct hvi_err bad_err;
     /* flow: */
     struct hvi_chunks plan; /* of all elements */
     struct hvi_group over;  /* across */
@@ -135,10 +137,14 @@ struct hvi_hosts_place *hvi_hosts_place_of(struct hvi_hosts *h, int32_t piece,
 int64_t *hvi_hosts_bytes_of(const struct hvi_hosts *h, int32_t member, int32_t i);
 /** Where every member's part of the result begins, and the end: [nmembers + 1]. */
 int64_t *hvi_hosts_offsets_of(const struct hvi_hosts *h, int32_t i);
-/** Once all bytes_of piece i are there: offsets, rows, parts[i].out; where the caller has
- *  no memory, some to throw it away. HVD_EPROTO: they make no sense. HVD_ENOMEM. */
+/** Once all bytes_of piece i are there: offsets, rows, parts[i].out. HVD_EPROTO: they make
+ *  no sense. */
 enum hvd_status hvi_hosts_get_output(struct hvi_hosts *h, int32_t i,
                                      struct hvi_err *err);
+/** Where the parts from a member on go, or NULL: they are dropped. */
+uint8_t *hvi_hosts_out_at(const struct hvi_hosts *h, int32_t i, int32_t member);
+/** For an `alloc`: notes what has gone wrong, the first time. */
+void hvi_hosts_note(struct hvi_hosts *h, enum hvd_status rc, const struct hvi_err *err);
 /** hvi_group.alloc: cookie is a struct hvi_room. */
 void *hvi_hosts_room_for(void *cookie, const int64_t *rows, int32_t nmembers,
                          int64_t total_rows, size_t size_bytes);
@@ -157,6 +163,15 @@ int64_t *hvi_hosts_add(struct hvi_hosts *h, const void *in, void *out, int64_t c
 /** The carriers of a lane, one a host; root's host: root instead when root_rank >= 0. */
 void hvi_hosts_pick(struct hvi_hosts *h, int32_t lane, int32_t root_rank);
 int32_t hvi_hosts_index(const int32_t *ranks, int32_t n, int32_t rank);
+
+/** Start a group of a plane below in the middle of a route: whatever goes wrong breaks
+ *  the plane. */
+enum hvd_status hvi_hosts_start_below(const struct hvi_hosts *h, struct hvi_plane *p,
+                                      const struct hvi_group *g, struct hvi_err *err);
+/** Its progress. HVD_OK too where it has dropped what this rank has no memory for: that
+ *  is said at the end of the route. */
+enum hvd_status hvi_hosts_go_below(const struct hvi_hosts *h, struct hvi_plane *p,
+                                   struct hvi_err *err);
 
 enum hvd_status hvi_hosts_flow_start(struct hvi_hosts *h, struct hvi_err *err);
 enum hvd_status hvi_hosts_flow_progress(struct hvi_hosts *h, struct hvi_err *err);

@@ -393,10 +393,15 @@ enum hvd_status hvi_hosts_get_output(struct hvi_hosts *h, int32_t i,
     if (rc != HVD_OK)
         return rc;
     hvi_group_alloc(h->g, &h->facts, i, p->rows, fill_rows(h, p, i), total);
-    if (p->out == NULL && !hvi_room_grow(&part->unwanted, total + 1))
-        return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for %zu bytes", total);
-    part->out = p->out != NULL ? p->out : part->unwanted.data;
+    part->out = p->out;
     return HVD_OK;
+}
+
+uint8_t *hvi_hosts_out_at(const struct hvi_hosts *h, int32_t i, int32_t member)
+{
+    uint8_t *out = h->parts[i].out;
+
+    return out == NULL ? NULL : out + hvi_hosts_offsets_of(h, i)[member];
 }
 
 /* Own host's parts to their place; the other hosts' from the carriers. */
@@ -411,18 +416,16 @@ static void gather_lanes(struct hvi_hosts *h)
         const uint8_t *lane = part->lane.data;
 
         for (int32_t d = 0; d < h->nhosts; d++) {
-            int64_t first = at[h->first_of[d]];
-            int64_t bytes = at[h->first_of[d + 1]] - first;
+            int64_t bytes = at[h->first_of[d + 1]] - at[h->first_of[d]];
+            uint8_t *out = hvi_hosts_out_at(h, i, h->first_of[d]);
             int64_t mine = 0;
 
             if (h->lane >= 0)
                 mine = hvi_rows_split(bytes, h->lanes, h->lane).count;
-            if (bytes > 0 && d == h->my_host)
-                hvi_reduce_copy(part->out + first, part->block.data, (size_t)bytes,
-                                false);
-            else if (bytes > 0)
-                hvi_hosts_add(h, lane != NULL ? lane : h->zeros.data, part->out + first,
-                              mine, 1);
+            if (bytes > 0 && d == h->my_host && out != NULL)
+                hvi_reduce_copy(out, part->block.data, (size_t)bytes, false);
+            else if (bytes > 0 && d != h->my_host)
+                hvi_hosts_add(h, lane != NULL ? lane : h->zeros.data, out, mine, 1);
             if (lane != NULL)
                 lane += mine;
         }

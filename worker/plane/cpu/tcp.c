@@ -570,6 +570,18 @@ static bool anything(void *arg)
     return (w->also != NULL && w->also(w->arg)) || poll_once(w->t, 0) != 0;
 }
 
+/* An eighth of the time waited so far, and no longer than up to the limit. */
+static int poll_step(struct hvi_tcp *t, int64_t past_us, int64_t limit_us)
+{
+    int64_t step_us = past_us / 8 < STEP_MIN_US   ? STEP_MIN_US
+                      : past_us / 8 > STEP_MAX_US ? STEP_MAX_US
+                                                  : past_us / 8;
+    int64_t left_us = past_us < limit_us ? limit_us - past_us : 0;
+    struct timespec step = {0, (long)(step_us < left_us ? step_us : left_us) * 1000};
+
+    return note_found(t, ppoll(t->polls, t->npolls + 1, &step, NULL));
+}
+
 static int poll_limit_ms(const struct hvi_tcp *t, int timeout_ms)
 {
     if (t->limit_ms > 0 && (timeout_ms < 0 || timeout_ms > HVI_TCP_LOOK_MS))
@@ -591,7 +603,7 @@ static bool tcp_wait(struct hvi_plane *plane, int timeout_ms)
     return found < 0 && errno == EINTR;
 }
 
-/* Sleeps in steps, each an eighth of the time waited so far. */
+/* Sleeps in steps; without time it only looks. */
 bool hvi_tcp_wait_with(struct hvi_plane *p, int timeout_ms, bool (*also)(void *arg),
                        void *arg)
 {
@@ -599,26 +611,19 @@ bool hvi_tcp_wait_with(struct hvi_plane *p, int timeout_ms, bool (*also)(void *a
     struct waiting w = {t, also, arg};
     int64_t began_us = hvi_now_us();
     int64_t limit_us;
-    int found = 0;
+    int64_t past_us;
+    int found;
 
     prepare_poll(t);
     if (timeout_ms != 0 && hvi_spin(&t->spin, true, anything, &w))
         return false;
     timeout_ms = poll_limit_ms(t, timeout_ms);
     limit_us = timeout_ms < 0 ? INT64_MAX : timeout_ms * INT64_C(1000);
-    while (found == 0 && !also(arg)) {
-        int64_t past_us = hvi_now_us() - began_us;
-        int64_t step_us = past_us / 8 < STEP_MIN_US   ? STEP_MIN_US
-                          : past_us / 8 > STEP_MAX_US ? STEP_MAX_US
-                                                      : past_us / 8;
-        struct timespec step = {0, (long)step_us * 1000};
-
-        if (past_us >= limit_us) {
-            t->quiet = true;
-            return false;
-        }
-        found = note_found(t, ppoll(t->polls, t->npolls + 1, &step, NULL));
-    }
+    do {
+        past_us = hvi_now_us() - began_us;
+        found = poll_step(t, past_us, limit_us);
+    } while (found == 0 && past_us < limit_us && !also(arg));
+    t->quiet = found == 0 && past_us >= limit_us;
     return found < 0 && errno == EINTR;
 }
 

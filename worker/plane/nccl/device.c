@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "proto/base/assert.h"
 #include "proto/base/hash.h"
 #include "proto/base/log.h"
 #include "worker/plane/nccl/pack.h"
@@ -35,28 +36,38 @@ static struct {
     _Atomic int nblocks;
 } g = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* How deep this thread is inside enter, and its own mode of capturing. */
+/* How deep this thread is inside enter, where a context was pushed (bit d: at depth d), and
+ * its own mode of capturing. */
 static _Thread_local struct {
     int depth, mode;
+    uint32_t pushed;
 } inside;
 
 void hvi_device_enter(struct hvi_device *dev)
 {
+    uint32_t bit;
+
+    HVI_ASSERT(inside.depth < 32);
+    bit = UINT32_C(1) << inside.depth;
     if (inside.depth++ == 0) {
         inside.mode = HVI_CU_CAPTURE_RELAXED;
         if (dev->cu->capture_mode != NULL)
             dev->cu->capture_mode(&inside.mode);
     }
-    dev->cu->ctx_push(dev->context);
+    if (dev->cu->ctx_push(dev->context) == HVI_CU_SUCCESS)
+        inside.pushed |= bit;
+    else
+        inside.pushed &= ~bit;
 }
 
 void hvi_device_leave(struct hvi_device *dev)
 {
     struct CUctx_st *old = NULL;
 
-    if (dev->cu->ctx_pop(&old) == HVI_CU_SUCCESS && old != dev->context)
-        dev->cu->ctx_push(old); /* ours had not been taken: it is the program's */
-    if (--inside.depth == 0 && dev->cu->capture_mode != NULL)
+    inside.depth--;
+    if ((inside.pushed >> inside.depth & 1) != 0)
+        dev->cu->ctx_pop(&old);
+    if (inside.depth == 0 && dev->cu->capture_mode != NULL)
         dev->cu->capture_mode(&inside.mode);
 }
 

@@ -38,21 +38,22 @@ struct beside {
     char path[256]; /* of the library, or "" */
 };
 
-/* A framework installed by pip brings NCCL as a package of its own, in the same folder. */
+/* A framework installed by pip brings NCCL as a package of its own, in the same folder;
+ * folders above it may have such a name too. */
 static int look_beside(struct dl_phdr_info *info, size_t size, void *arg)
 {
     static const char packages[] = "-packages/"; /* site- or, on Debian, dist- */
     struct beside *b = arg;
-    const char *at = strstr(info->dlpi_name, packages);
+    const char *at = info->dlpi_name;
 
     (void)size;
-    if (at == NULL)
-        return 0;
-    snprintf(b->path, sizeof b->path, "%.*snvidia/nccl/lib/%s",
-             (int)(at - info->dlpi_name + (long)sizeof packages - 1), info->dlpi_name,
-             NCCL_SONAME);
-    if (access(b->path, R_OK) == 0)
-        return 1;
+    while ((at = strstr(at, packages)) != NULL) {
+        at += sizeof packages - 1;
+        snprintf(b->path, sizeof b->path, "%.*snvidia/nccl/lib/%s",
+                 (int)(at - info->dlpi_name), info->dlpi_name, NCCL_SONAME);
+        if (access(b->path, R_OK) == 0)
+            return 1;
+    }
     b->path[0] = '\0';
     return 0;
 }

@@ -39,8 +39,8 @@ static void framework_with_nccl(const char *packages)
     char real[PATH_MAX] = "libnccl.so.2";
     char top[] = "/tmp/hvd-packages-XXXXXX";
     char command[6 * PATH_MAX];
-    char path[64];
-    char want[128];
+    char path[96];
+    char want[160];
 
     cr_assert(fake_path(cuda) && fake_path(real) && mkdtemp(top) != NULL);
     snprintf(path, sizeof(path), "%s/lib/%s", top, packages);
@@ -69,6 +69,13 @@ Test(load, nccl_is_found_beside_debians_framework, .timeout = 10)
 {
     FRESH_PROCESS();
     framework_with_nccl("dist-packages");
+}
+
+/* A home directory, a mount, may be called so too. */
+Test(load, nccl_is_found_where_a_folder_above_is_called_packages, .timeout = 10)
+{
+    FRESH_PROCESS();
+    framework_with_nccl("my-packages/venv/site-packages");
 }
 
 Test(load, the_version_is_that_of_the_loaded_copy_or_of_the_oldest_that_will_do,
@@ -266,27 +273,41 @@ Test(load, memory_of_the_host_or_of_another_gpu_is_told, .timeout = 10)
     cr_assert(hvi_device_free(data));
 }
 
+/* The program's context may be the very one we use: frameworks' is. */
 Test(load, a_context_of_the_program_stays_where_ours_is_not_taken, .timeout = 10)
 {
     struct hvi_device *dev = NULL;
     struct hvi_err err = {{0}};
     int (*push)(struct CUctx_st *);
     int (*pop)(struct CUctx_st **);
-    struct CUctx_st *seen = NULL;
-    char own;
+    struct CUctx_st *own[2] = {NULL, NULL};
+    char other;
 
     FRESH_PROCESS();
     cr_assert(load_fakes(""));
     push = (int (*)(struct CUctx_st *))symbol("cuCtxPushCurrent_v2");
     pop = (int (*)(struct CUctx_st **))symbol("cuCtxPopCurrent_v2");
     cr_assert_eq(hvi_device_get(0, &dev, &err), HVD_OK, "%s", err.text);
-    cr_assert_eq(push((struct CUctx_st *)(void *)&own), 0);
-    setenv("FAKE_CUDA_NO_PUSH", "1", 1);
-    hvi_device_enter(dev);
-    unsetenv("FAKE_CUDA_NO_PUSH");
-    hvi_device_leave(dev);
-    cr_assert_eq(pop(&seen), 0);
-    cr_assert_eq((void *)seen, (void *)&own);
+    own[0] = (struct CUctx_st *)(void *)&other;
+    own[1] = dev->context;
+    for (int i = 0; i < 2; i++) {
+        struct CUctx_st *seen = NULL;
+
+        cr_assert_eq(push(own[i]), 0);
+        hvi_device_enter(dev);
+        setenv("FAKE_CUDA_NO_PUSH", "1", 1);
+        hvi_device_enter(dev);
+        unsetenv("FAKE_CUDA_NO_PUSH");
+        hvi_device_leave(dev);
+        hvi_device_leave(dev);
+        setenv("FAKE_CUDA_NO_PUSH", "1", 1);
+        hvi_device_enter(dev);
+        unsetenv("FAKE_CUDA_NO_PUSH");
+        hvi_device_leave(dev);
+        cr_assert_eq(pop(&seen), 0);
+        cr_assert_eq((void *)seen, (void *)own[i], "context %d", i);
+        cr_assert_neq(pop(&seen), 0, "context %d: one is left over", i);
+    }
 }
 
 Test(load, the_toolkits_stub_is_told_from_a_driver, .timeout = 10)
