@@ -3,7 +3,7 @@
 #   scripts/python-env.sh [--check] NAME      prints the path of the interpreter
 # NAME  torch-debian   Debian's python3 with python3-torch (1.13 on Debian 12)
 #       torch-current  a virtual environment with the newest torch from PyPI
-#       tf-current     the same with the newest TensorFlow (CPU), its Keras 3, and JAX
+#       tf-current     the same with the newest TensorFlow (CPU), its Keras 3, tf_keras, and JAX
 #       tf-keras2      the same with TensorFlow 2.13 and its Keras 2
 # --check  make nothing: status 1 when it is not there yet
 # Environments lie in ${XDG_CACHE_HOME:-~/.cache}/hvd.
@@ -18,6 +18,7 @@ set -u
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvd
 system_python=${HVD_SYSTEM_PYTHON:-/usr/bin/python3}
 check_only=
+legacy_keras= # the package tf_keras, too
 [ "${1:-}" = --check ] && { check_only=1; shift; }
 name=${1:-}
 
@@ -92,6 +93,9 @@ make_tensorflow() {
     rm -rf "$venv.part"
     "$system_python" -m venv "$venv.part" || return 1
     "$venv.part/bin/pip" install -q --no-cache-dir "$@" pytest cloudpickle || return 1
+    # it wants the package tensorflow, of which tensorflow-cpu is a smaller build
+    [ -z "$legacy_keras" ] ||
+        "$venv.part/bin/pip" install -q --no-cache-dir --no-deps tf_keras || return 1
     rm -rf "$venv" && "$system_python" -m venv --without-pip "$venv" &&
         cp -a "$venv.part/lib" "$venv/" && rm -rf "$venv.part"
 }
@@ -112,7 +116,10 @@ tensorflow() {
 }
 
 case $name in
-tf-current) tensorflow "$name" 'tensorflow, jax' tensorflow-cpu jax ;;
+tf-current)
+    legacy_keras=1
+    tensorflow "$name" 'tensorflow, jax, tf_keras' tensorflow-cpu jax
+    ;;
 tf-keras2) tensorflow "$name" 'tensorflow' 'tensorflow-cpu==2.13.*' ;;
 torch-debian)
     works "$system_python" && { echo "$system_python"; exit 0; }

@@ -116,6 +116,9 @@ fi
         for ranks in "${sizes[@]}"; do
             run_job "$python" "$label/np$ranks" "$ranks" tensorflow/ranks
         done
+        if [ "$name" = tf-current ] && [[ " ${sizes[*]} " == *" 2 "* ]]; then
+            TF_USE_LEGACY_KERAS=1 run_job "$python" "$label/tf_keras/np2" 2 tensorflow/ranks/test_keras.py
+        fi
         [ "$given_sizes" -gt 0 ] || sizes=(1 2 3 4)
         continue
         ;;

@@ -111,7 +111,8 @@ def broadcast_global_variables(root_rank):
 def allreduce(value, name=None, average=True, prescale_factor=1.0, postscale_factor=1.0, op=None,
               compression=Compression.none):
     """The reduction of a value over all ranks; the average without op."""
-    return _impl.allreduce(_K, value, name, None if op is not None else average, prescale_factor, postscale_factor, op,
+    average = None if op is not None or average else average  # True is what it is without
+    return _impl.allreduce(_K, value, name, average, prescale_factor, postscale_factor, op,
                            compression)
 
 
