@@ -11,17 +11,15 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-_FOLDER = "the function lies in a private folder, not in a store"
-_STARTS = "hvdrun starts the ranks"
 _MADE = "made by DistributedOptimizer() only"
 _ONE = "serves every Keras, which is therefore the first argument"
-_CSM = "what IBM's CSM tells of an allocation; only the variables of LSF are read"
 _OPS = "the gradients belong to the functions; there are no such ops"
 
-#: (module, beginning of a name): why the package differs
+#: (module, name): why the package differs
 DIFFERS = {
     ("horovod", "__version__"): "hvd's own",
     ("horovod._keras", "LocalGradientAggregationHelper"): "works without TensorFlow",
+    ("horovod._keras", "LocalGradientAggregationHelperEager"): "works without TensorFlow",
     ("horovod._keras", "rank"): "works without TensorFlow",
     ("horovod._keras", "size_op"): "works without TensorFlow",
     ("horovod._keras", "allreduce"): _ONE,
@@ -30,26 +28,19 @@ DIFFERS = {
     ("horovod._keras", "reducescatter"): _ONE,
     ("horovod._keras", "load_model"): _ONE,
     ("horovod._keras.callbacks", "MetricAverageCallbackImpl._make_variable"): "none is needed",
-    ("horovod.runner.gloo_run", "_"): _STARTS,
-    ("horovod.runner.gloo_run", "create_run_env_vars"): _STARTS,
-    ("horovod.runner.gloo_run", "get_run_command"): _STARTS,
-    ("horovod.runner.gloo_run", "register_shutdown_event"): _STARTS,
-    ("horovod.runner.gloo_run", "launch_gloo"): _STARTS,
-    ("horovod.runner.gloo_run", "gloo_run"): _STARTS,
-    ("horovod.runner.js_run", "generate_jsrun_rankfile"): _STARTS,
-    ("horovod.runner.launch", "_launch_job"): _STARTS,
-    ("horovod.runner.mpi_run", "_get_mpi_implementation"): _STARTS,
-    ("horovod.runner.run_task", "main"): _FOLDER,
-    ("horovod.runner.run_task", "run_func_server_port"): _FOLDER,
-    ("horovod.runner.util.lsf", "LSFUtils.get_allocation_info"): _CSM,
-    ("horovod.runner.util.lsf", "LSFUtils.get_num_"): _CSM,
+    ("horovod.runner.run_task", "run_func_server_port"): "the environment says it",
     ("horovod.tensorflow", "BroadcastGlobalVariablesHook"): "its base has another name",
     ("horovod.tensorflow", "_DistributedOptimizer"): "its base has another name",
     ("horovod.tensorflow", "_DistributedAdasumOptimizer"): "its base has another name",
     ("horovod.tensorflow.data.compute_worker", "parsed_args"): "only when it is the program",
+    ("horovod.tensorflow", "_DistributedAdasumOptimizer._apply_shared"): "needs no such step",
+    ("horovod.tensorflow", "_DistributedAdasumOptimizer.apply_gradients"):
+        "names its arguments as tf.compat.v1 does",
     ("horovod.tensorflow.mpi_ops", "_load_library"): "the op library is in _library",
     ("horovod.tensorflow.mpi_ops", "_allreduce_grad"): _OPS,
-    ("horovod.tensorflow.mpi_ops", "_grouped_"): _OPS,
+    ("horovod.tensorflow.mpi_ops", "_grouped_allreduce_grad"): _OPS,
+    ("horovod.tensorflow.mpi_ops", "_grouped_allgather_grad"): _OPS,
+    ("horovod.tensorflow.mpi_ops", "_grouped_reducescatter_grad"): _OPS,
     ("horovod.tensorflow.mpi_ops", "_allgather_grad"): _OPS,
     ("horovod.tensorflow.mpi_ops", "_broadcast_grad"): _OPS,
     ("horovod.tensorflow.mpi_ops", "_alltoall_grad"): _OPS,
@@ -61,12 +52,9 @@ DIFFERS = {
 }
 #: modules that are not there: what starts ranks over Python, and elastic jobs
 ABSENT = {
-    "horovod.runner.common.service.task_service",
-    "horovod.runner.driver.driver_service",
     "horovod.runner.elastic.driver",
     "horovod.runner.elastic.registration",
     "horovod.runner.elastic.rendezvous",
-    "horovod.runner.task.task_service",
     "horovod.runner.task_fn",
 }
 
@@ -190,7 +178,17 @@ def _differences(module, kind, name, rest):
 
 
 def _known(module, name):
-    return any(module == where and name.startswith(what) for where, what in DIFFERS)
+    return (module, name) in DIFFERS
+
+
+def stale(names):
+    """Entries of DIFFERS for these modules that are in no row, or where nothing differs."""
+    found = {(where, what) for where, what in DIFFERS if where in names}
+    for where, kind, what, rest in rows():
+        if (where, what) in found and _differences(importlib.import_module(where), kind, what,
+                                                   rest):
+            found.remove((where, what))
+    return sorted(found)
 
 
 def differences(name):

@@ -61,3 +61,51 @@ def test_plain_torch_distributed_under_hvdrun(tmp_path):
         "dist.destroy_process_group()\n"
     )
     subprocess.run(["hvdrun", "-np", "2", sys.executable, str(script)], check=True)
+
+
+def test_every_argument_is_accepted(tmp_path):
+    def work():
+        print("hello")
+        return int(os.environ["HOROVOD_RANK"]), sys.executable
+
+    out = str(tmp_path / "out")
+    found = horovod.run(
+        work, num_proc=2, max_num_proc=None, slots=2, reset_limit=3, cooldown_range=(1, 2),
+        hosts="localhost:2", start_timeout=60, disable_cache=True, output_filename=out,
+        verbose=0, use_gloo=True, mpi_args="--x", network_interfaces="lo",
+        executable=sys.executable)
+    assert found == [(0, sys.executable), (1, sys.executable)]
+    for rank in "01":
+        with open(os.path.join(out, "rank." + rank, "stdout")) as f:
+            assert f.read() == "hello\n"
+
+
+def test_the_ranks_tracebacks_name_rank_and_line():
+    def work():
+        rank = int(os.environ["HOROVOD_RANK"])
+        if rank == 1:
+            return 1 // 0
+        return rank
+
+    with pytest.raises(RuntimeError) as error:
+        horovod.run(work, num_proc=2)
+    assert "rank 1: Traceback" in str(error.value)
+    assert "in work\n" in str(error.value) and "ZeroDivisionError" in str(error.value)
+
+
+def test_a_result_that_cannot_travel_is_said():
+    import threading
+
+    with pytest.raises(RuntimeError, match="rank 0: Traceback(.|\n)*cannot pickle"):
+        horovod.run(threading.Lock)
+
+
+def test_a_rank_that_ends_at_once_gives_no_result():
+    with pytest.raises(RuntimeError, match="no result came from rank 0"):
+        horovod.run(os._exit, args=(0,))
+
+
+@pytest.mark.parametrize("more", [{"min_num_proc": 1}, {"host_discovery_script": "x"}])
+def test_elastic_functions_are_not_there_yet(more):
+    with pytest.raises(NotImplementedError, match="not supported yet"):
+        horovod.run(print, **more)

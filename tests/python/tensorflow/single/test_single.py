@@ -49,6 +49,7 @@ def test_the_surface():
     import surface
 
     modules = [m for m in surface.modules() if "tensorflow" in m or "keras" in m]
+    assert surface.stale(modules) == []
     found = [surface.differences(m) for m in modules]
     assert [text for _, texts in found for text in texts] == []
     assert sum(count for count, _ in found) > 250

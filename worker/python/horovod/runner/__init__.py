@@ -4,13 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
-
-try:
-    import cloudpickle as _pickle
-except ImportError:  # functions of importable modules work without it
-    import pickle as _pickle
 
 
 def hvdrun_path():
@@ -41,27 +35,29 @@ def _command(num_proc, options):
     return command
 
 
-def _environment():
+def _environment(service):
     """This process's, with its module path, so that the ranks import what it imported."""
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    env.update(service.environment())
     return env
 
 
-def _read_results(folder, num_proc):
-    """(results in rank order, texts of what ranks raised)"""
-    results, errors = [], []
-    for rank in range(num_proc):
-        path = os.path.join(folder, "result.%d" % rank)
-        if not os.path.exists(path):
-            results.append(None)
-            continue
-        with open(path, "rb") as f:
-            ok, value = _pickle.load(f)
-        results.append(value if ok else None)
-        if not ok:
-            errors.append("rank %d: %s" % (rank, value))
-    return results, errors
+def _call(command, service, num_proc):
+    """Results of the ranks of hvdrun's command. RuntimeError with what they raised."""
+    status = subprocess.call(command, env=_environment(service), stdin=subprocess.DEVNULL)
+    results, errors = service.results(num_proc)
+    if status != 0:
+        raise RuntimeError(
+            "Horovod detected that one or more processes exited with non-zero status, "
+            "thus causing the job to be terminated. hvdrun's exit status: %d\n%s"
+            % (status, "\n".join(errors))
+        )
+    missing = [rank for rank in range(num_proc) if rank not in results]
+    if missing:
+        raise RuntimeError("horovod.run: no result came from rank %s"
+                           % ", ".join(str(rank) for rank in missing))
+    return [results[rank] for rank in range(num_proc)]
 
 
 def run(func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=None,
@@ -77,13 +73,14 @@ def run(func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=
     start_timeout       seconds that the ranks have to come together
     output_filename     folder for each rank's output
     executable          Python of the ranks; default: this one
-    min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script
-                        as hvdrun's options of an elastic job
+    min_num_proc, host_discovery_script
+                        of an elastic job, which is not supported yet: NotImplementedError
+    max_num_proc, slots, reset_limit, cooldown_range   without these no effect
     use_gloo, use_mpi, mpi_args, disable_cache   accepted for Horovod's sake, no effect
     np, min_np, max_np  deprecated names of num_proc, min_num_proc, max_num_proc
 
-    func travels by cloudpickle through a private folder on this host. RuntimeError with
-    the ranks' tracebacks when one failed.
+    func and results travel by cloudpickle over TCP, signed with a key of this job.
+    RuntimeError with the ranks' tracebacks when one failed.
     """
     for old, new, value in (("np", "num_proc", np), ("min_np", "min_num_proc", min_np),
                             ("max_np", "max_num_proc", max_np)):
@@ -97,36 +94,28 @@ def run(func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=
         raise ValueError("Argument hosts and hostfile only allow one provided.")
     if use_gloo and use_mpi:
         raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
+    if min_num_proc is not None or host_discovery_script is not None:
+        raise NotImplementedError(
+            "horovod.run: elastic jobs are not supported yet; leave out min_num_proc and "
+            "host_discovery_script")
     if network_interface is not None and network_interfaces is None:
         network_interfaces = network_interface
     if not isinstance(network_interfaces, (str, type(None))):
         network_interfaces = ",".join(network_interfaces)
 
-    folder = tempfile.mkdtemp(prefix="hvd-run-")  # mode 0700
+    command = _command(num_proc, {
+        "-H": hosts, "--hostfile": hostfile, "--start-timeout": start_timeout,
+        "-p": ssh_port, "-i": ssh_identity_file, "--output-filename": output_filename,
+        "--verbose": bool(verbose), "--network-interfaces": network_interfaces,
+    })
+    command += [executable or sys.executable, "-m", "horovod.runner.run_task"]
+    from horovod.runner._function import FunctionService
+
+    service = FunctionService(func, tuple(args), dict(kwargs or {}))
     try:
-        with open(os.path.join(folder, "function"), "wb") as f:
-            _pickle.dump((func, tuple(args), dict(kwargs or {})), f)
-        command = _command(num_proc, {
-            "-H": hosts, "--hostfile": hostfile, "--min-np": min_num_proc,
-            "--max-np": max_num_proc, "--slots-per-host": slots, "--reset-limit": reset_limit,
-            "--blacklist-cooldown-range": cooldown_range,
-            "--host-discovery-script": host_discovery_script,
-            "--start-timeout": start_timeout, "-p": ssh_port, "-i": ssh_identity_file,
-            "--output-filename": output_filename, "--verbose": bool(verbose),
-            "--network-interfaces": network_interfaces,
-        })
-        command += [executable or sys.executable, "-m", "horovod.runner.run_task", folder]
-        status = subprocess.call(command, env=_environment(), stdin=subprocess.DEVNULL)
-        results, errors = _read_results(folder, num_proc)
-        if status != 0:
-            raise RuntimeError(
-                "Horovod detected that one or more processes exited with non-zero status, "
-                "thus causing the job to be terminated. hvdrun's exit status: %d\n%s"
-                % (status, "\n".join(errors))
-            )
-        return results
+        return _call(command, service, num_proc)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        service.shutdown()
 
 
 __all__ = ["hvdrun_path", "run"]

@@ -158,14 +158,15 @@ def _exec_command_fn(settings):
 
 
 def register_shutdown_event():
-    """An Event that SIGINT and SIGTERM set. Only in the main thread."""
+    """An Event that SIGINT and SIGTERM set, if this is the main thread."""
     event = threading.Event()
 
     def ends(signum, frame):
         event.set()
 
-    signal.signal(signal.SIGINT, ends)
-    signal.signal(signal.SIGTERM, ends)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, ends)
+        signal.signal(signal.SIGTERM, ends)
     return event
 
 
