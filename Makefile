@@ -141,7 +141,7 @@ UNIT_SRC := $(shell find tests/unit -name 'test_*.c' | LC_ALL=C sort)
 UNIT_SUPPORT := $(wildcard tests/unit/support/*.c)
 UNIT_BIN := $(patsubst tests/unit/%.c,$(B)/tests/unit/%,$(UNIT_SRC))
 # Criterion cannot run under TSan: tests/unit/support/plain.h stands in for it
-TESTFLAGS := -Itests/unit/support $(if $(findstring thread,$(SAN)),-DHVI_PLAIN_TESTS) -Wno-conversion -Wno-missing-prototypes -Wno-unused-parameter
+TESTFLAGS := -Itests/unit/support -DHVD_TEST_SRC='"$(CURDIR)"' $(if $(findstring thread,$(SAN)),-DHVI_PLAIN_TESTS) -Wno-conversion -Wno-missing-prototypes -Wno-unused-parameter
 TESTLIBS := $(if $(findstring thread,$(SAN)),,-lcriterion)
 $(B)/tests/unit/%.o: CFLAGS_FILE := $(TESTFLAGS)
 $(B)/tests/unit/%: $(B)/tests/unit/%.o $(call obj,$(UNIT_SUPPORT)) $(B)/lib/libhvi.a

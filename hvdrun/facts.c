@@ -177,7 +177,10 @@ static void judge_line(struct hvi_checks *c, struct seen *s, const char *name,
         judge_plain(c, "program", value, HVI_CHECK_FAILED,
                     "copy or build it there, at the same path");
     else if (strcmp(name, "gpus") == 0)
-        add(c, "GPUs", true, HVI_CHECK_OK, "", "%s", value);
+        add(c, "GPUs", strncmp(value, "none usable", 11) != 0, HVI_CHECK_WARNING,
+            "load the NVIDIA driver there (nvidia-smi has to work), or give the "
+            "container its GPUs",
+            "%s", value);
     else if (strcmp(name, "nccl") == 0)
         judge_plain(c, "NCCL", value, HVI_CHECK_WARNING,
                     "a framework may bring its own; else install libnccl2");

@@ -18,7 +18,7 @@
 #include "hvdrun/planjson.h"
 #include "hvdrun/spec.h"
 #include "hvdrun/sshargv.h"
-#include "hvdrun/topo/topo.h"
+#include "hvdrun/topo/layout.h"
 #include "proto/base/env.h"
 #include "proto/base/log.h"
 
@@ -80,9 +80,57 @@ static void find_source(const struct hvi_opts *o, const struct hvi_alloc *a,
     }
 }
 
+static const char *get_var(const void *opts, const char *name)
+{
+    const struct hvi_opts *o = opts;
+
+    for (size_t i = 0; i < o->nenv; i++)
+        if (strcmp(o->env[i].name, name) == 0)
+            return o->env[i].value;
+    return getenv(name);
+}
+
+/* The ranks of this host, as its agent will lay them out. */
+static enum hvd_status lay_out(const struct hvi_opts *o, int nranks,
+                               struct hvi_layout *l, struct hvi_err *err)
+{
+    struct hvi_layout_wish w = {
+        .nranks = nranks,
+        .bind_to = o->bind_to,
+        .map_by = o->map_by,
+        .cores = o->cores_per_rank,
+        .gpus = o->gpus_per_rank,
+        .crowd_gpus = o->oversubscribe_gpu,
+        .visible = get_var(o, "CUDA_VISIBLE_DEVICES"),
+        .self_bound =
+            hvi_layout_self_bound(o->ncommand > 0 ? o->command[0] : NULL, get_var, o)};
+
+    return hvi_layout_make(&w, l, err);
+}
+
+static void show_layout(const struct hvi_opts *o, const struct hvi_plan *p, size_t h,
+                        FILE *out)
+{
+    static struct hvi_layout l;
+    struct hvi_err err = {""};
+    char words[1024];
+
+    if (lay_out(o, p->host[h].slots, &l, &err) != HVD_OK) {
+        fprintf(out, "    %s\n", err.text);
+        return;
+    }
+    for (int i = 0; i < l.nranks; i++) {
+        hvi_layout_words(&l, i, words, sizeof words);
+        fprintf(out, "    rank %d: %s\n", p->first_rank[h] + i, words);
+    }
+    hvi_layout_fini(&l);
+}
+
 static void show_plan(const struct hvi_opts *o, const char *source,
                       const struct hvi_plan *p, FILE *out)
 {
+    bool placed = o->bind_to != HVI_BIND_AUTO || o->map_by != HVI_MAP_AUTO ||
+                  o->cores_per_rank > 0 || o->gpus_per_rank > 0 || o->report_bindings;
     const struct hvi_rshell shell = hvi_rshell_choose(o);
     char way[256] = "ssh";
 
@@ -103,9 +151,17 @@ static void show_plan(const struct hvi_opts *o, const char *source,
         if (p->host[h].remote)
             fprintf(out, " (by %s)", way);
         fputc('\n', out);
+        if (placed && !p->host[h].remote) /* others are looked at when the job begins */
+            show_layout(o, p, h, out);
     }
-    if (o->bind_to != HVI_TOPO_NONE)
-        fprintf(out, "  bind to %s\n", hvi_topo_bind_word(o->bind_to));
+    if (o->bind_to != HVI_BIND_AUTO)
+        fprintf(out, "  bind to %s\n", hvi_bind_word(o->bind_to));
+    if (o->map_by != HVI_MAP_AUTO)
+        fprintf(out, "  map by %s\n", hvi_map_word(o->map_by));
+    if (o->cores_per_rank > 0)
+        fprintf(out, "  cores per rank %d\n", o->cores_per_rank);
+    if (o->gpus_per_rank > 0)
+        fprintf(out, "  GPUs per rank %d\n", o->gpus_per_rank);
     for (size_t i = 0; i < o->nenv; i++)
         fprintf(out, "  env %s=%s\n", o->env[i].name, o->env[i].value);
     if (o->ncommand > 0) {

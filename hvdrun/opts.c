@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "hvdrun/optnear.h"
+#include "hvdrun/optplace.h"
 #include "proto/base/env.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -204,6 +205,9 @@ static enum hvd_status check_word(const struct hvi_opt *row, const char *what,
 
     if (word_index(row->words, value) >= 0)
         return HVD_OK;
+    if (row->id == HVI_OPT_MAP_BY || row->id == HVI_OPT_BIND_TO)
+        return hvi_optplace_refuse(row->id == HVI_OPT_MAP_BY, what, value, row->words,
+                                   err);
     return hvi_fail(err, HVD_EINVAL, "%s: '%s' is not one of: %s", what,
                     hvi_escape(shown, sizeof shown, value, strlen(value)), row->words);
 }
@@ -425,7 +429,19 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
         o->stdin_rank = value[0] == '0' ? 0 : value[0] == 'n' ? -1 : -2;
         return HVD_OK;
     case HVI_OPT_BIND_TO:
-        o->bind_to = (enum hvi_topo_bind)word_index(row->words, value);
+        o->bind_to = (enum hvi_bind)word_index(row->words, value);
+        return HVD_OK;
+    case HVI_OPT_MAP_BY:
+        o->map_by = (enum hvi_map)word_index(row->words, value);
+        return HVD_OK;
+    case HVI_OPT_CORES:
+        o->cores_per_rank = atoi(value);
+        return HVD_OK;
+    case HVI_OPT_GPUS:
+        o->gpus_per_rank = atoi(value);
+        return HVD_OK;
+    case HVI_OPT_CROWD_GPUS:
+        o->oversubscribe_gpu = true;
         return HVD_OK;
     case HVI_OPT_REPORT_BINDINGS:
         o->report_bindings = true;
@@ -648,6 +664,7 @@ static enum hvd_status from_environment(struct hvi_opts *o, struct hvi_err *err)
     enum hvd_status rc = HVD_OK;
 
     for (size_t i = 0; rc == HVD_OK && i < hvi_opt_count; i++) {
+        char unused[64];
         const struct hvi_opt *row = &hvi_opt_table[i];
         const char *value = row->own_env != NULL ? getenv(row->own_env) : NULL;
         int on = 1;
@@ -657,7 +674,7 @@ static enum hvd_status from_environment(struct hvi_opts *o, struct hvi_err *err)
         if (row->arg == HVI_ARG_NONE)
             rc = hvi_parse_bool(row->own_env, value, &on, err);
         else
-            rc = check_word(row, row->own_env, value, err);
+            rc = check_value(row, row->own_env, value, unused, sizeof unused, err);
         if (rc == HVD_OK && on)
             rc = act(o, row, row->own_env, value, err);
     }
@@ -680,7 +697,9 @@ enum hvd_status hvi_opts_parse(int argc, char **argv, struct hvi_opts *out,
 {
     bool doctor = argc > 1 && strcmp(argv[1], "doctor") == 0;
     struct hvi_opts o = {.mode = doctor ? HVI_MODE_DOCTOR : HVI_MODE_RUN,
-                         .grace_ms = HVI_GRACE_DEFAULT_MS};
+                         .grace_ms = HVI_GRACE_DEFAULT_MS,
+                         .bind_to = HVI_BIND_AUTO,
+                         .map_by = HVI_MAP_AUTO};
     char pair[64] = "";
     int joined = 0;
     const char **words =

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "hvdrun/opttab.h"
-#include "hvdrun/topo/topo.h"
+#include "hvdrun/topo/share.h"
 #include "proto/base/err.h"
 
 enum hvi_mode {
@@ -52,7 +52,10 @@ struct hvi_opts {
     bool oversubscribe;
     char *wdir;
     int stdin_rank; /* a rank, -1 none, -2 all */
-    enum hvi_topo_bind bind_to;
+    enum hvi_bind bind_to;
+    enum hvi_map map_by;
+    int cores_per_rank, gpus_per_rank; /* 0: not given */
+    bool oversubscribe_gpu;
     bool report_bindings;
     char *output_dir;
     bool files_only, tee, merge_stderr;

@@ -47,18 +47,56 @@ const struct hvi_opt hvi_opt_table[] = {
      .help = "Who reads this terminal's input; default: rank 0"},
     {.name = "bind-to",
      .arg = HVI_ARG_WORD,
-     .words = "none core numa socket",
+     .words = "none core numa socket gpu auto",
      .section = HVI_OPT_JOB,
      .id = HVI_OPT_BIND_TO,
      .own_env = "HVD_BIND_TO",
-     .help = "Bind each rank to its share of the host's cores, or to the NUMA node or "
-             "socket where that share begins, inside the processors that hvdrun was "
-             "given there; default: none"},
+     .help = "Bind each rank to its share of the host's cores, to the NUMA node or "
+             "socket where that share begins, or to the cores near its GPU, inside the "
+             "processors that hvdrun was given there; default: auto, numa where each "
+             "rank has a GPU or every node as many ranks, else none"},
+    {.name = "map-by",
+     .arg = HVI_ARG_WORD,
+     .words = "slot core numa socket auto",
+     .section = HVI_OPT_JOB,
+     .id = HVI_OPT_MAP_BY,
+     .own_env = "HVD_MAP_BY",
+     .help = "Where a host's ranks begin: evenly over its cores (slot), side by side "
+             "(core), round its NUMA nodes or sockets; default: near the rank's GPU, "
+             "else slot. Without --bind-to ranks are then bound to that"},
+    {.name = "cores-per-rank",
+     .also = "cpus-per-task",
+     .letter = 'c',
+     .arg = HVI_ARG_INT,
+     .min = 1,
+     .max = 1024,
+     .section = HVI_OPT_JOB,
+     .id = HVI_OPT_CORES,
+     .own_env = "HVD_CORES_PER_RANK",
+     .help = "Give each rank this many cores: what it is bound to (unless --bind-to "
+             "says something else) and its OMP_NUM_THREADS; default: the cores over "
+             "the ranks of a host"},
+    {.name = "gpus-per-rank",
+     .also = "gpus-per-task",
+     .arg = HVI_ARG_INT,
+     .min = 1,
+     .max = 128,
+     .section = HVI_OPT_JOB,
+     .id = HVI_OPT_GPUS,
+     .own_env = "HVD_GPUS_PER_RANK",
+     .help =
+         "Each rank sees only its own GPUs, this many of those visible on the host; "
+         "default: all, and programs choose by local rank"},
+    {.name = "oversubscribe-gpu",
+     .section = HVI_OPT_JOB,
+     .id = HVI_OPT_CROWD_GPUS,
+     .own_env = "HVD_OVERSUBSCRIBE_GPU",
+     .help = "With --gpus-per-rank or --bind-to gpu, allow more ranks than GPUs"},
     {.name = "report-bindings",
      .section = HVI_OPT_JOB,
      .id = HVI_OPT_REPORT_BINDINGS,
      .own_env = "HVD_REPORT_BINDINGS",
-     .help = "Each rank's first line on stderr tells its processors"},
+     .help = "Each rank's first line on stderr tells its cores and its GPU"},
     {.name = "config-file",
      .arg = HVI_ARG_FILE,
      .section = HVI_OPT_JOB,

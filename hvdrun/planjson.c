@@ -114,11 +114,12 @@ enum hvd_status hvi_planjson_write(const struct hvi_opts *o, const char *kind,
                                    FILE *out, struct hvi_err *err)
 {
     enum hvd_status rc = HVD_OK;
-    json_t *root =
-        json_pack("{si s{ss so} si so so so so ss}", "version", HVI_PLANJSON_VERSION,
-                  "source", "kind", kind, "from", text(from), "np", p->np, "hosts",
-                  hosts(p), "ranks", ranks(p), "command", command(o), "environment",
-                  environment(o), "bind_to", hvi_topo_bind_word(o->bind_to));
+    json_t *root = json_pack(
+        "{si s{ss so} si so so so so ss ss si si}", "version", HVI_PLANJSON_VERSION,
+        "source", "kind", kind, "from", text(from), "np", p->np, "hosts", hosts(p),
+        "ranks", ranks(p), "command", command(o), "environment", environment(o),
+        "bind_to", hvi_bind_word(o->bind_to), "map_by", hvi_map_word(o->map_by),
+        "cores_per_rank", o->cores_per_rank, "gpus_per_rank", o->gpus_per_rank);
 
     if (!whole(root, o, p))
         rc = hvi_fail(err, HVD_ENOMEM, "out of memory");

@@ -24,7 +24,9 @@
  *                  "cross_rank", "cross_size"}], in the order of the ranks
  *     command      [words]
  *     environment  {variables that options set for the ranks}
- *     bind_to      "none", "core", "numa", "socket"
+ *     bind_to      "none", "core", "numa", "socket", "gpu", "auto" (not given)
+ *     map_by       "slot", "core", "numa", "socket", "auto" (not given)
+ *     cores_per_rank, gpus_per_rank  0: not given
  *
  * Bytes that are not UTF-8 stand as \xNN in the texts.
  *

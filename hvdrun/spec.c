@@ -100,6 +100,10 @@ bool hvi_spec_forwards(const char *name, size_t name_bytes, bool remote)
                                          "HVD_COORDINATOR",
                                          "HVD_RUNTIME_DIR",
                                          "HVD_BIND_TO",
+                                         "HVD_MAP_BY",
+                                         "HVD_CORES_PER_RANK",
+                                         "HVD_GPUS_PER_RANK",
+                                         "HVD_OVERSUBSCRIBE_GPU",
                                          "HVD_REPORT_BINDINGS"};
     static const char mask[] = "CUDA_VISIBLE_DEVICES";
 
@@ -332,6 +336,10 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
     msg.tty_output = s->tty;
     msg.bind_to = (uint32_t)s->opts->bind_to;
     msg.report_bindings = s->opts->report_bindings;
+    msg.map_by = (uint32_t)s->opts->map_by;
+    msg.cores_per_rank = (uint32_t)s->opts->cores_per_rank;
+    msg.gpus_per_rank = (uint32_t)s->opts->gpus_per_rank;
+    msg.oversubscribe_gpu = s->opts->oversubscribe_gpu;
     if (s->plan->host[host].remote) {
         msg.other_endpoints = (char **)(uintptr_t)s->others;
         msg.n_other_endpoints = s->nothers;

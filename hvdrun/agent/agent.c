@@ -27,7 +27,7 @@
 #include "hvdrun/agent/rank.h"
 #include "hvdrun/rundir.h"
 #include "hvdrun/strays.h"
-#include "hvdrun/topo/topo.h"
+#include "hvdrun/topo/layout.h"
 #include "proto/base/clock.h"
 #include "proto/base/env.h"
 #include "proto/base/limits.h"
@@ -66,9 +66,8 @@ struct agent {
     uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     struct hvi_jobenv env;
     struct hvi_rank *ranks;
-    enum hvi_topo_bind bind_to;
-    bool report_bindings;
-    cpu_set_t *cpus;             /* [nranks] of the bound ones; NULL: none are */
+    struct hvi_layout layout;
+    bool bind_asked, report_bindings;
     int nranks, nexited, nended; /* ended: exited and all output sent */
     int32_t stdin_rank;
     bool have_spec, launched, stopping, finished;
@@ -321,59 +320,35 @@ static void start_failed(struct agent *a, struct hvi_rank *r,
 
 /* ---- binding */
 
-/* "0-3,8" */
-static void list_cpus(const cpu_set_t *set, char *out, size_t cap)
+/* What the first rank of the host tells of all: what was asked for and is not so. */
+static const char *complaint(const struct agent *a)
 {
-    size_t used = 0;
+    const struct hvi_shares *s = &a->layout.shares;
 
-    out[0] = '\0';
-    for (size_t i = 0; i < CPU_SETSIZE && used + 24 < cap; i++) {
-        size_t last = i;
-
-        if (!CPU_ISSET(i, set))
-            continue;
-        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, set))
-            last++;
-        used +=
-            (size_t)snprintf(out + used, cap - used, last > i ? "%s%zu-%zu" : "%s%zu",
-                             used > 0 ? "," : "", i, last);
-        i = last;
-    }
+    if (!a->bind_asked)
+        return NULL;
+    return s->kind == HVI_BIND_NONE ? "" : s->crowded ? "; ranks share cores" : NULL;
 }
 
-static void report_binding(struct agent *a, struct hvi_rank *r, const char *word,
-                           const cpu_set_t *inherited, const char *why)
+static void report_binding(struct agent *a, struct hvi_rank *r, int i, const char *more)
 {
-    char cpus[512];
+    char words[1024];
 
-    list_cpus(r->cpus != NULL ? r->cpus : inherited, cpus, sizeof cpus);
-    if (asprintf(&r->note, "hvdrun: rank %d on %s: %s %s%s%s%s, processors %s\n",
-                 r->rank, a->host, r->cpus != NULL ? "bound to" : "not bound",
-                 r->cpus != NULL ? word : "", why != NULL ? "(" : "",
-                 why != NULL ? why : "", why != NULL ? ")" : "", cpus) < 0)
+    hvi_layout_words(&a->layout, i, words, sizeof words);
+    if (asprintf(&r->note, "hvdrun: rank %d on %s: %s%s\n", r->rank, a->host, words,
+                 more) < 0)
         r->note = NULL;
 }
 
 static void bind_ranks(struct agent *a)
 {
-    const char *why = "not asked for";
-    cpu_set_t inherited;
+    const char *more = complaint(a);
 
-    CPU_ZERO(&inherited);
-    if (sched_getaffinity(0, sizeof inherited, &inherited) != 0) {
-        why = "more processors than can be named";
-    } else if (a->bind_to != HVI_TOPO_NONE) {
-        a->cpus = calloc((size_t)a->nranks, sizeof *a->cpus);
-        why = a->cpus == NULL
-                  ? "out of memory"
-                  : hvi_topo_shares(a->bind_to, &inherited, a->nranks, a->cpus);
-    }
     for (int i = 0; i < a->nranks; i++) {
-        a->ranks[i].cpus = why == NULL ? &a->cpus[i] : NULL;
-        if (a->report_bindings ||
-            (a->bind_to != HVI_TOPO_NONE && why != NULL && i == 0))
-            report_binding(a, &a->ranks[i], hvi_topo_bind_word(a->bind_to), &inherited,
-                           why);
+        a->ranks[i].cpus =
+            a->layout.shares.kind != HVI_BIND_NONE ? &a->layout.rank[i].cpus : NULL;
+        if (a->report_bindings || (more != NULL && i == 0))
+            report_binding(a, &a->ranks[i], i, i == 0 && more != NULL ? more : "");
     }
 }
 
@@ -574,26 +549,69 @@ static enum hvd_status put_host_vars(struct hvi_jobenv *env)
     return HVD_OK;
 }
 
+static const char *get_var(const void *env, const char *name)
+{
+    return hvi_jobenv_get(env, name);
+}
+
+#define MASK "CUDA_VISIBLE_DEVICES"
+
+/* Variables that follow from a rank's cores and GPUs. */
+static enum hvd_status put_layout(struct agent *a, int i)
+{
+    struct hvi_jobenv *env = &a->ranks[i].env;
+    char text[HVI_GPUS_MAX * 8 + HVI_GPU_NAME_MAX];
+    enum hvd_status rc = HVD_OK;
+
+    if (hvi_jobenv_get(&a->env, "OMP_NUM_THREADS") == NULL) {
+        snprintf(text, sizeof text, "%d", a->layout.rank[i].threads);
+        rc = hvi_jobenv_set(env, "OMP_NUM_THREADS", text);
+    }
+    if (rc != HVD_OK || !a->layout.masked)
+        return rc;
+    /* our indices are in the order of the bus */
+    if (hvi_jobenv_get(&a->env, MASK) == NULL &&
+        hvi_jobenv_get(&a->env, "CUDA_DEVICE_ORDER") == NULL)
+        rc = hvi_jobenv_set(env, "CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    hvi_layout_mask(&a->layout, i, text, sizeof text);
+    return rc == HVD_OK ? hvi_jobenv_set(env, MASK, text) : rc;
+}
+
+static enum hvd_status lay_out(struct agent *a, const Hvi__JobSpec *s,
+                               struct hvi_err *err)
+{
+    struct hvi_layout_wish w = {
+        .nranks = a->nranks,
+        .bind_to = (enum hvi_bind)s->bind_to,
+        .map_by = (enum hvi_map)s->map_by,
+        .cores = (int)s->cores_per_rank,
+        .gpus = (int)s->gpus_per_rank,
+        .crowd_gpus = s->oversubscribe_gpu,
+        .visible = hvi_jobenv_get(&a->env, MASK),
+        .self_bound = hvi_layout_self_bound(a->argv[0], get_var, &a->env)};
+    enum hvd_status rc = hvi_layout_make(&w, &a->layout, err);
+
+    a->bind_asked =
+        (w.bind_to != HVI_BIND_AUTO && w.bind_to != HVI_BIND_NONE) ||
+        (w.bind_to == HVI_BIND_AUTO && (w.cores > 0 || w.map_by != HVI_MAP_AUTO));
+    for (int i = 0; i < a->nranks && rc == HVD_OK; i++)
+        rc = put_layout(a, i);
+    return rc;
+}
+
 static enum hvd_status put_place(struct agent *a, const Hvi__JobSpec *s,
                                  struct hvi_err *err)
 {
-    char key_path[128], cores[16];
-    int per_rank;
+    char key_path[128];
     enum hvd_status rc =
         hvi_rundir_put_key(a->rundir, s->key.data, key_path, sizeof key_path, err);
 
     if (rc != HVD_OK)
         return rc;
-    if (hvi_jobenv_get(&a->env, "OMP_NUM_THREADS") == NULL) {
-        per_rank = hvi_topo_cores() / a->nranks;
-        snprintf(cores, sizeof cores, "%d", per_rank > 0 ? per_rank : 1);
-        rc = hvi_jobenv_set(&a->env, "OMP_NUM_THREADS", cores);
-    }
-    if (rc == HVD_OK)
-        rc = hvi_jobenv_set(&a->env, "HVD_KEY_FILE", key_path);
+    rc = hvi_jobenv_set(&a->env, "HVD_KEY_FILE", key_path);
     if (rc == HVD_OK)
         rc = hvi_jobenv_set(&a->env, "HVD_RUNTIME_DIR", a->rundir);
-    return rc;
+    return rc == HVD_OK ? lay_out(a, s, err) : rc;
 }
 
 static enum hvd_status take_ranks(struct agent *a, const Hvi__JobSpec *s)
@@ -666,10 +684,10 @@ static enum hvd_status take_spec(struct agent *a, const Hvi__JobSpec *s,
 
     if (s->key.len != HVI_KEY_BYTES || s->job_id.len != HVI_JOB_ID_BYTES ||
         s->n_argv == 0 || s->n_ranks == 0 || s->n_ranks > HVD_RANKS_MAX ||
-        s->bind_to > HVI_TOPO_SOCKET)
+        s->bind_to >= HVI_BIND_KINDS || s->map_by >= HVI_MAP_KINDS ||
+        s->cores_per_rank > INT_MAX || s->gpus_per_rank > HVI_GPUS_MAX)
         return hvi_fail(err, HVD_EPROTO, "the job specification is not complete");
     a->stdin_rank = s->stdin_rank;
-    a->bind_to = (enum hvi_topo_bind)s->bind_to;
     a->report_bindings = s->report_bindings;
     a->cwd = dup_bytes(&s->cwd);
     a->host = strdup(s->host);
@@ -867,7 +885,7 @@ static void free_agent(struct agent *a)
     for (int i = 0; i < a->nranks; i++)
         hvi_rank_fini(&a->ranks[i]);
     free(a->ranks);
-    free(a->cpus);
+    hvi_layout_fini(&a->layout);
     for (size_t i = 0; a->argv != NULL && a->argv[i] != NULL; i++)
         free(a->argv[i]);
     free(a->argv);

@@ -23,7 +23,7 @@
 
 #include "hvdrun/facts.h"
 #include "hvdrun/rundir.h"
-#include "hvdrun/topo/topo.h"
+#include "hvdrun/topo/layout.h"
 #include "proto/base/clock.h"
 #include "proto/base/err.h"
 
@@ -203,16 +203,31 @@ static void tell_nccl(void)
 
 static void tell_gpus(void)
 {
-    int n = entries("/proc/driver/nvidia/gpus");
-    char driver[32] = "";
-    FILE *f = fopen("/sys/module/nvidia/version", "re");
+    static struct hvi_gpus found;
+    static struct hvi_gpus visible;
+    const char *root = getenv(HVI_GPU_ROOT_ENV) != NULL ? getenv(HVI_GPU_ROOT_ENV) : "";
+    char driver[32] = "", path[TEXT_MAX_BYTES], mask[64] = "";
+    FILE *f;
+    int on_bus;
+
+    snprintf(path, sizeof path, "%.4000s/sys/module/nvidia/version", root);
+    f = fopen(path, "re");
 
     if (f != NULL && fscanf(f, "%31s", driver) != 1)
         driver[0] = '\0';
     if (f != NULL)
         fclose(f);
-    fact(driver[0] != '\0' ? "gpus %d, driver %s" : "gpus %d", n, driver);
-    if (n > 0)
+    hvi_gpus_find(root, &found);
+    hvi_gpus_visible(&found, getenv("CUDA_VISIBLE_DEVICES"), &visible);
+    on_bus = hvi_gpus_on_bus(root);
+    if (visible.n != found.n)
+        snprintf(mask, sizeof mask, ", %d visible (CUDA_VISIBLE_DEVICES)", visible.n);
+    if (found.n == 0 && on_bus > 0)
+        fact("gpus none usable: %d on the PCI bus, no driver or no access", on_bus);
+    else
+        fact("gpus %d%s%s%s", found.n, driver[0] != '\0' ? ", driver " : "", driver,
+             mask);
+    if (found.n > 0)
         tell_nccl();
 }
 

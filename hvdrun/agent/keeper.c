@@ -10,12 +10,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +91,22 @@ static void serve(int fd, struct groups *g)
     }
 }
 
+static void close_range_of(int first, int last)
+{
+    if (first > last || syscall(SYS_close_range, first, last, 0) == 0)
+        return;
+    for (int fd = first; fd <= last && fd < 1024; fd++) /* an old kernel */
+        close(fd);
+}
+
+/* All above 2 but these. */
+static void close_others(int low, int high)
+{
+    close_range_of(3, low - 1);
+    close_range_of(low < 3 ? 3 : low + 1, high - 1);
+    close_range_of(high < 3 ? 3 : high + 1, INT_MAX);
+}
+
 /* Keeps only what it needs open, so that nobody waits for an end of file because of it.
  */
 static void shed(int keep_a, int keep_b)
@@ -98,9 +116,7 @@ static void shed(int keep_a, int keep_b)
     for (int fd = 0; fd < 3 && null >= 0; fd++)
         if (fd != keep_a && fd != keep_b)
             dup2(null, fd);
-    for (int fd = 3; fd < 1024; fd++)
-        if (fd != keep_a && fd != keep_b)
-            close(fd);
+    close_others(keep_a < keep_b ? keep_a : keep_b, keep_a < keep_b ? keep_b : keep_a);
 }
 
 static _Noreturn void keeper_main(int fd, int lifeline_fd, const char *rundir, int own)

@@ -12,26 +12,33 @@
  */
 int hvi_topo_cores(void);
 
-enum hvi_topo_bind { HVI_TOPO_NONE = 0, HVI_TOPO_CORE, HVI_TOPO_NUMA, HVI_TOPO_SOCKET };
+/** A core: those of its processors that may be used, and where it is. */
+struct hvi_topo_core {
+    cpu_set_t cpus;   /* not empty */
+    int numa, socket; /* numbers that tell places apart; -1: unknown */
+};
 
-/** As --bind-to has it. */
-static inline const char *hvi_topo_bind_word(enum hvi_topo_bind kind)
-{
-    static const char *const words[] = {"none", "core", "numa", "socket"};
-
-    return words[kind];
-}
+/** A host, as far as some processors reach. Free with hvi_topo_fini(). */
+struct hvi_topo {
+    struct hvi_topo_core *core; /* [ncores] neighbours stand together */
+    int ncores;
+    cpu_set_t *near; /* [npci] the processors next to that device; empty: unknown */
+    int npci;
+};
 
 /**
- * Cuts the inherited processors into n shares: whole cores one after another, or all of
- * the NUMA node or socket where such a run of cores begins. Never outside `inherited`.
+ * Looks at this host.
  *
- * @param out  [n]; means nothing after a failure
+ * @param inside  nothing beyond these processors is in the result
+ * @param pci     [npci] devices ("0000:3b:00.0"; "" for one that is not known) whose
+ *                place is wanted; without any, no devices are looked at, which is faster
  *
- * Returns  NULL; else why not (a constant text): fewer cores than n, no hwloc, ...
+ * Returns  NULL; else why not (a constant text), and *out is empty.
  * Blocks   for the time hwloc needs to look.
  */
-const char *hvi_topo_shares(enum hvi_topo_bind kind, const cpu_set_t *inherited, int n,
-                            cpu_set_t *out);
+const char *hvi_topo_look(const cpu_set_t *inside, const char *const *pci, int npci,
+                          struct hvi_topo *out);
+/** Accepts what is empty. */
+void hvi_topo_fini(struct hvi_topo *t);
 
 #endif

@@ -1,16 +1,22 @@
 #include "hvdrun/topo/topo.h"
 
 #include <sched.h>
+#include <string.h>
 #include <unistd.h>
 
-const char *hvi_topo_shares(enum hvi_topo_bind kind, const cpu_set_t *inherited, int n,
-                            cpu_set_t *out)
+const char *hvi_topo_look(const cpu_set_t *inside, const char *const *pci, int npci,
+                          struct hvi_topo *out)
 {
-    (void)kind;
-    (void)inherited;
-    (void)n;
-    (void)out;
+    (void)inside;
+    (void)pci;
+    (void)npci;
+    memset(out, 0, sizeof *out);
     return "built without hwloc";
+}
+
+void hvi_topo_fini(struct hvi_topo *t)
+{
+    (void)t;
 }
 
 int hvi_topo_cores(void)

@@ -2,11 +2,13 @@
 
 #include <hwloc.h>
 #include <hwloc/glibc-sched.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Only cores and sockets are kept: loading everything (caches, devices) takes far longer. */
-static int load(hwloc_topology_t topo)
+/* Only cores and sockets are kept, and PCI devices where their place matters: loading
+ * everything (caches, other devices) takes far longer. */
+static int load(hwloc_topology_t topo, bool devices)
 {
     if (hwloc_topology_set_all_types_filter(topo, HWLOC_TYPE_FILTER_KEEP_NONE) != 0 ||
         hwloc_topology_set_type_filter(topo, HWLOC_OBJ_CORE,
@@ -14,24 +16,16 @@ static int load(hwloc_topology_t topo)
         hwloc_topology_set_type_filter(topo, HWLOC_OBJ_PACKAGE,
                                        HWLOC_TYPE_FILTER_KEEP_ALL) != 0)
         return -1;
+    if (devices && hwloc_topology_set_type_filter(topo, HWLOC_OBJ_PCI_DEVICE,
+                                                  HWLOC_TYPE_FILTER_KEEP_ALL) != 0)
+        return -1;
     return hwloc_topology_load(topo);
-}
-
-/* Cores with at least one processor in the set this process is bound to. */
-static int count(hwloc_topology_t topo, hwloc_const_cpuset_t bound)
-{
-    int n = 0;
-    hwloc_obj_t core = NULL;
-
-    while ((core = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_CORE, core)) != NULL)
-        n += hwloc_bitmap_intersects(core->cpuset, bound);
-    return n > 0 ? n : hwloc_bitmap_weight(bound);
 }
 
 #define PLUGINS "HWLOC_PLUGINS_PATH"
 
 /* hwloc would first load its plugins, and with them OpenCL, GL and XML: longer than all
- * else that an agent does before its first rank. Cores need none. */
+ * else that an agent does before its first rank. Cores and PCI places need none. */
 static int init_without_plugins(hwloc_topology_t *topo)
 {
     const char *was = getenv(PLUGINS);
@@ -50,101 +44,110 @@ static int init_without_plugins(hwloc_topology_t *topo)
 
 int hvi_topo_cores(void)
 {
-    int n = 0;
-    hwloc_topology_t topo;
-    hwloc_cpuset_t bound = hwloc_bitmap_alloc();
+    struct hvi_topo t;
+    cpu_set_t all;
+    int n;
 
-    if (bound == NULL || init_without_plugins(&topo) != 0) {
-        hwloc_bitmap_free(bound);
+    CPU_ZERO(&all);
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
         return 1;
-    }
-    if (load(topo) == 0) {
-        if (hwloc_get_cpubind(topo, bound, HWLOC_CPUBIND_PROCESS) != 0)
-            hwloc_bitmap_copy(bound, hwloc_topology_get_allowed_cpuset(topo));
-        n = count(topo, bound);
-    }
-    hwloc_bitmap_free(bound);
-    hwloc_topology_destroy(topo);
+    n = hvi_topo_look(&all, NULL, 0, &t) == NULL ? t.ncores : CPU_COUNT(&all);
+    hvi_topo_fini(&t);
     return n > 0 ? n : 1;
 }
 
-/* Cores with a processor in `bound`, in hwloc's order, which keeps neighbours together.
- * Returns how many; list is the caller's to free. */
-static int list_cores(hwloc_topology_t topo, hwloc_const_cpuset_t bound,
-                      hwloc_obj_t **list)
+/* The first object of this type around the core; -1: there is none. */
+static int place_of(hwloc_topology_t topo, hwloc_obj_type_t type, hwloc_obj_t core)
 {
-    int all = hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_CORE);
-    int n = 0;
-    hwloc_obj_t core = NULL;
-
-    *list = calloc(all > 0 ? (size_t)all : 1, sizeof(hwloc_obj_t));
-    if (*list == NULL)
-        return 0;
-    while ((core = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_CORE, core)) != NULL)
-        if (n < all && hwloc_bitmap_intersects(core->cpuset, bound))
-            (*list)[n++] = core;
-    return n;
-}
-
-/* Adds the processors of `kind` around the core. */
-static void add_around(hwloc_topology_t topo, enum hvi_topo_bind kind, hwloc_obj_t core,
-                       hwloc_cpuset_t set)
-{
-    hwloc_obj_type_t type =
-        kind == HVI_TOPO_NUMA ? HWLOC_OBJ_NUMANODE : HWLOC_OBJ_PACKAGE;
     hwloc_obj_t obj = NULL;
 
     while ((obj = hwloc_get_next_obj_by_type(topo, type, obj)) != NULL)
         if (hwloc_bitmap_intersects(obj->cpuset, core->cpuset))
-            hwloc_bitmap_or(set, set, obj->cpuset);
+            return (int)obj->logical_index;
+    return -1;
 }
 
-static const char *cut(hwloc_topology_t topo, enum hvi_topo_bind kind,
-                       hwloc_const_cpuset_t bound, int n, cpu_set_t *out)
+/* The part of `from` that is inside; false where cpu_set_t cannot name it. */
+static bool part(hwloc_topology_t topo, hwloc_const_cpuset_t from,
+                 hwloc_const_cpuset_t inside, cpu_set_t *out)
 {
-    hwloc_obj_t *core = NULL;
-    hwloc_cpuset_t set = hwloc_bitmap_alloc();
-    int ncores = list_cores(topo, bound, &core);
-    const char *why = NULL;
+    hwloc_cpuset_t both = hwloc_bitmap_alloc();
+    bool ok = both != NULL && hwloc_bitmap_and(both, from, inside) == 0 &&
+              hwloc_cpuset_to_glibc_sched_affinity(topo, both, out, sizeof *out) == 0;
 
-    if (set == NULL || ncores < n)
-        why = set == NULL ? "out of memory" : "fewer cores than ranks";
-    for (int i = 0; i < n && why == NULL; i++) {
-        int first = (int)((long)i * ncores / n);
-        int end = (int)((long)(i + 1) * ncores / n);
-
-        hwloc_bitmap_zero(set);
-        for (int k = first; k < end && kind == HVI_TOPO_CORE; k++)
-            hwloc_bitmap_or(set, set, core[k]->cpuset);
-        if (kind != HVI_TOPO_CORE)
-            add_around(topo, kind, core[first], set);
-        hwloc_bitmap_and(set, set, bound);
-        if (hwloc_bitmap_iszero(set))
-            why = "hwloc knows no such place on this host";
-        else if (hwloc_cpuset_to_glibc_sched_affinity(topo, set, &out[i],
-                                                      sizeof out[i]) != 0)
-            why = "more processors than can be named";
-    }
-    hwloc_bitmap_free(set);
-    free(core);
-    return why;
+    hwloc_bitmap_free(both);
+    return ok;
 }
 
-const char *hvi_topo_shares(enum hvi_topo_bind kind, const cpu_set_t *inherited, int n,
-                            cpu_set_t *out)
+static const char *take_cores(hwloc_topology_t topo, hwloc_const_cpuset_t inside,
+                              struct hvi_topo *out)
+{
+    int all = hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_CORE);
+    hwloc_obj_t core = NULL;
+
+    out->core = calloc(all > 0 ? (size_t)all : 1, sizeof *out->core);
+    if (out->core == NULL)
+        return "out of memory";
+    while ((core = hwloc_get_next_obj_by_type(topo, HWLOC_OBJ_CORE, core)) != NULL &&
+           out->ncores < all) {
+        struct hvi_topo_core *c = &out->core[out->ncores];
+
+        if (!hwloc_bitmap_intersects(core->cpuset, inside))
+            continue;
+        if (!part(topo, core->cpuset, inside, &c->cpus))
+            return "more processors than can be named";
+        c->numa = place_of(topo, HWLOC_OBJ_NUMANODE, core);
+        c->socket = place_of(topo, HWLOC_OBJ_PACKAGE, core);
+        out->ncores++;
+    }
+    return out->ncores > 0 ? NULL : "hwloc knows no cores here";
+}
+
+static const char *take_near(hwloc_topology_t topo, hwloc_const_cpuset_t inside,
+                             const char *const *pci, int npci, struct hvi_topo *out)
+{
+    out->near = calloc(npci > 0 ? (size_t)npci : 1, sizeof *out->near);
+    if (out->near == NULL)
+        return "out of memory";
+    out->npci = npci;
+    for (int i = 0; i < npci; i++) {
+        hwloc_obj_t dev =
+            pci[i][0] != '\0' ? hwloc_get_pcidev_by_busidstring(topo, pci[i]) : NULL;
+        hwloc_obj_t at = dev != NULL ? hwloc_get_non_io_ancestor_obj(topo, dev) : NULL;
+
+        if (at == NULL || !part(topo, at->cpuset, inside, &out->near[i]))
+            CPU_ZERO(&out->near[i]);
+    }
+    return NULL;
+}
+
+const char *hvi_topo_look(const cpu_set_t *inside, const char *const *pci, int npci,
+                          struct hvi_topo *out)
 {
     const char *why = "hwloc cannot look at this host";
     hwloc_topology_t topo;
-    hwloc_cpuset_t bound = hwloc_bitmap_alloc();
+    hwloc_cpuset_t set = hwloc_bitmap_alloc();
 
-    if (bound == NULL || init_without_plugins(&topo) != 0) {
-        hwloc_bitmap_free(bound);
+    memset(out, 0, sizeof *out);
+    if (set == NULL || init_without_plugins(&topo) != 0) {
+        hwloc_bitmap_free(set);
         return why;
     }
-    if (load(topo) == 0 && hwloc_cpuset_from_glibc_sched_affinity(
-                               topo, bound, inherited, sizeof *inherited) == 0)
-        why = cut(topo, kind, bound, n, out);
-    hwloc_bitmap_free(bound);
+    if (load(topo, npci > 0) == 0 &&
+        hwloc_cpuset_from_glibc_sched_affinity(topo, set, inside, sizeof *inside) == 0)
+        why = take_cores(topo, set, out);
+    if (why == NULL)
+        why = take_near(topo, set, pci, npci, out);
+    if (why != NULL)
+        hvi_topo_fini(out);
+    hwloc_bitmap_free(set);
     hwloc_topology_destroy(topo);
     return why;
+}
+
+void hvi_topo_fini(struct hvi_topo *t)
+{
+    free(t->core);
+    free(t->near);
+    memset(t, 0, sizeof *t);
 }
