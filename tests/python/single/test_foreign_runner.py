@@ -1,6 +1,7 @@
 """A test suite of another project, for the documented behaviour of Horovod's runner."""
 
 import copy
+import importlib.util
 import io
 import os
 import shutil
@@ -145,6 +146,7 @@ class Arguments(unittest.TestCase):
                 parse("-np", "2", *words, "x")
             self.assertTrue(any(w.category is DeprecationWarning for w in seen), words)
 
+    @unittest.skipIf(importlib.util.find_spec("yaml") is None, "no PyYAML")
     def test_configuration_file(self):
         text = ("controller: gloo\n"
                 "params: {fusion_threshold_mb: 32, cycle_time_ms: 50, cache_capacity: 5,\n"
