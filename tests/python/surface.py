@@ -50,11 +50,8 @@ DIFFERS = {
     ("horovod.torch.optimizer", "_DistributedAdasumOptimizer.__init__"): _MADE,
     ("horovod.torch.optimizer", "_DistributedAdasumOptimizer._allreduce_grad_async"): _MADE,
 }
-#: modules that are not there: what starts ranks over Python, and elastic jobs
+#: modules that are not there: what a host runs to look for its neighbour, and a later part
 ABSENT = {
-    "horovod.runner.elastic.driver",
-    "horovod.runner.elastic.registration",
-    "horovod.runner.elastic.rendezvous",
     "horovod.runner.task_fn",
 }
 

@@ -15,6 +15,8 @@ from horovod.runner import hvdrun_path
 from horovod.runner.common.util import config_parser, hosts, safe_shell_exec, secret, timeout
 from horovod.runner.common.util.settings import Settings
 from horovod.runner.gloo_run import gloo_run, gloo_run_elastic
+from horovod.runner.js_run import is_jsrun_installed, js_run  # noqa: F401
+from horovod.runner.mpi_run import mpi_run  # noqa: F401
 from horovod.runner.util import cache, lsf, threads
 from horovod.runner.util.remote import get_remote_command
 
@@ -319,7 +321,7 @@ def run_controller(use_gloo, gloo_run, use_mpi, mpi_run, use_jsrun, js_run, verb
                              "be used in that environment.")
         js_run()
     elif mpi_built(verbose=verbose):
-        if lsf.LSFUtils.using_lsf():
+        if lsf.LSFUtils.using_lsf() and is_jsrun_installed():
             js_run()
         else:
             mpi_run()

@@ -40,13 +40,18 @@ class KVStoreHandler(SimpleHTTPRequestHandler):
     def do_GET(self):
         """Answer with the value, or with 404."""
         place = self._place()
-        if place is None:
-            return
+        if place is not None:
+            self._get(place)
+
+    def _get(self, place):
         with self.server.cache_lock:
             value = self.server.cache.get(place[0], {}).get(place[1])
         if value is None:
             self.send_status_code(_NOT_FOUND)
             return
+        self._send_value(value)
+
+    def _send_value(self, value):
         self.send_response(OK)
         self.send_header("Content-Length", str(len(value)))
         self.end_headers()

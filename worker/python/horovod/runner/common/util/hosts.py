@@ -34,7 +34,7 @@ class HostInfo:
         name, colon, slots = host_string.strip().rpartition(":")
         if not colon:
             name, slots = slots, "1"
-        if not name or not slots.isdigit():
+        if not re.fullmatch(r"\S+", name) or not re.fullmatch("[0-9]+", slots):
             raise ValueError("Invalid host input, please make sure it has format as : "
                              "worker-0:2,worker-1:2. Found: %r" % host_string)
         return HostInfo(name, int(slots))
