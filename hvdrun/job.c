@@ -733,7 +733,7 @@ static enum hvd_status choose_listener(struct hvi_job *j, struct hvi_err *err)
         j->opts->interfaces == NULL || strchr(j->opts->interfaces, ',') != NULL;
 
     j->anywhere = j->opts->advertise != NULL ||
-                  (several && !j->one_way && !hvi_reach_loopback(j->own_addr));
+                  (several && !j->one_way && !hvi_netaddr_loopback(j->own_addr));
     if (j->anywhere)
         address = hvi_reach_any();
     if (first > 0) {

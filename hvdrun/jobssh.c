@@ -100,7 +100,7 @@ enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
         if (leads && !good)
             memcpy(j->own_addr, own, sizeof own);
         found = found || leads;
-        good = good || (leads && !hvi_reach_loopback(own));
+        good = good || (leads && !hvi_netaddr_loopback(own));
         if (good && !j->one_way)
             break;
     }
@@ -124,7 +124,7 @@ void hvi_job_ssh_endpoints(struct hvi_job *j, int port)
 {
     char all[HVI_JOB_OTHERS_MAX][HVI_ADDR_MAX];
     size_t n = j->anywhere && j->opts->advertise == NULL
-                   ? hvi_reach_all(j->opts->interfaces, all, HVI_JOB_OTHERS_MAX)
+                   ? hvi_netaddr_far(j->opts->interfaces, all, HVI_JOB_OTHERS_MAX)
                    : 0;
 
     hvi_reach_endpoint(j->own_addr, port, j->endpoint, sizeof j->endpoint);

@@ -11,43 +11,6 @@
 
 #define ANY_PORT "9" /* nothing is sent there */
 
-static bool numeric(const struct sockaddr *a, char out[HVI_ADDR_MAX])
-{
-    const void *bytes;
-
-    if (a->sa_family == AF_INET)
-        bytes = &((const struct sockaddr_in *)(const void *)a)->sin_addr;
-    else if (a->sa_family == AF_INET6)
-        bytes = &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr;
-    else
-        return false;
-    return inet_ntop(a->sa_family, bytes, out, HVI_ADDR_MAX) != NULL;
-}
-
-/* It means something only together with an interface, which differs between hosts. */
-static bool link_local(const struct sockaddr *a)
-{
-    return a->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LINKLOCAL(
-               &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
-}
-
-static bool loopback(const struct sockaddr *a)
-{
-    if (a->sa_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >>
-                   24 ==
-               127;
-    return a->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LOOPBACK(
-               &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
-}
-
-bool hvi_reach_loopback(const char *address)
-{
-    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
-}
-
 static bool toward(const struct addrinfo *to, char own[HVI_ADDR_MAX])
 {
     struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
@@ -55,7 +18,8 @@ static bool toward(const struct addrinfo *to, char own[HVI_ADDR_MAX])
     socklen_t n = sizeof ss;
     int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     bool ok = fd >= 0 && connect(fd, to->ai_addr, to->ai_addrlen) == 0 &&
-              getsockname(fd, a, &n) == 0 && !link_local(a) && numeric(a, own);
+              getsockname(fd, a, &n) == 0 && !hvi_netaddr_scoped(a) &&
+              hvi_netaddr_text(a, own);
 
     if (fd >= 0)
         close(fd);
@@ -71,7 +35,7 @@ bool hvi_reach_toward(const char *name, char own[HVI_ADDR_MAX], char peer[HVI_AD
     if (getaddrinfo(name, ANY_PORT, &hints, &list) != 0)
         return false;
     for (const struct addrinfo *a = list; a != NULL && !ok; a = a->ai_next)
-        ok = toward(a, own) && numeric(a->ai_addr, peer);
+        ok = toward(a, own) && hvi_netaddr_text(a->ai_addr, peer);
     freeaddrinfo(list);
     return ok;
 }
@@ -87,8 +51,7 @@ bool hvi_reach_own(char own[HVI_ADDR_MAX])
         getaddrinfo(name, ANY_PORT, &hints, &list) != 0)
         return false;
     for (const struct addrinfo *a = list; a != NULL && !ok; a = a->ai_next)
-        ok = !loopback(a->ai_addr) && !link_local(a->ai_addr) &&
-             numeric(a->ai_addr, own);
+        ok = !hvi_netaddr_near_only(a->ai_addr) && hvi_netaddr_text(a->ai_addr, own);
     freeaddrinfo(list);
     return ok;
 }
@@ -98,8 +61,8 @@ static bool of_interface(const struct ifaddrs *list, const char *name,
 {
     for (const struct ifaddrs *i = list; i != NULL; i = i->ifa_next)
         if (i->ifa_addr != NULL && strlen(i->ifa_name) == name_bytes &&
-            memcmp(i->ifa_name, name, name_bytes) == 0 && !link_local(i->ifa_addr) &&
-            numeric(i->ifa_addr, own))
+            memcmp(i->ifa_name, name, name_bytes) == 0 &&
+            !hvi_netaddr_scoped(i->ifa_addr) && hvi_netaddr_text(i->ifa_addr, own))
             return true;
     return false;
 }
@@ -119,34 +82,6 @@ bool hvi_reach_interface(const char *names, char own[HVI_ADDR_MAX])
     }
     freeifaddrs(list);
     return ok;
-}
-
-static bool listed(const char *names, const char *name)
-{
-    while (names != NULL && *names != '\0') {
-        size_t n = strcspn(names, ",");
-
-        if (strlen(name) == n && memcmp(names, name, n) == 0)
-            return true;
-        names += n + (names[n] == ',');
-    }
-    return names == NULL;
-}
-
-size_t hvi_reach_all(const char *names, char (*out)[HVI_ADDR_MAX], size_t max)
-{
-    struct ifaddrs *list = NULL;
-    size_t n = 0;
-
-    if (getifaddrs(&list) != 0)
-        return 0;
-    for (const struct ifaddrs *i = list; i != NULL && n < max; i = i->ifa_next)
-        if (i->ifa_addr != NULL && (i->ifa_flags & IFF_UP) != 0 &&
-            !loopback(i->ifa_addr) && !link_local(i->ifa_addr) &&
-            listed(names, i->ifa_name) && numeric(i->ifa_addr, out[n]))
-            n++;
-    freeifaddrs(list);
-    return n;
 }
 
 static bool can_listen(const struct addrinfo *a)

@@ -349,8 +349,9 @@ static void add_way(const Hvi__Peer *p, size_t a, struct hvi_target *t)
 
 /* The ways to rank i. An address of ours leads to no peer on another host (each may have a
  * bridge of its own by that address), unless two names are of one machine. */
-static enum hvd_status find_ways(const struct forming *f, int i, struct hvi_target *t,
-                                 struct hvi_err *err)
+static enum hvd_status find_ways(const struct forming *f,
+                                 const struct hvi_netaddrs *own, int i,
+                                 struct hvi_target *t, struct hvi_err *err)
 {
     const struct hvi_ctx *c = f->c;
     const Hvi__Peer *p = f->welcome->peers[i];
@@ -361,7 +362,7 @@ static enum hvd_status find_ways(const struct forming *f, int i, struct hvi_targ
     if (p->n_tcp_addrs < 1 || p->tcp_port == 0)
         return hvi_fail(err, HVD_EIO, "rank %d (%s) has no TCP listener", i, p->host);
     for (size_t a = 0; elsewhere && a < p->n_tcp_addrs && t->nways < HVI_WAYS_MAX; a++)
-        if (p->n_tcp_addrs == 1 || !hvi_ways_own(p->tcp_addrs[a]))
+        if (p->n_tcp_addrs == 1 || !hvi_netaddrs_have(own, p->tcp_addrs[a]))
             add_way(p, a, t);
     if (t->nways == 0)
         add_way(p, 0, t);
@@ -375,6 +376,7 @@ static enum hvd_status make_mesh(struct forming *f, struct hvi_plane **out,
     struct hvi_ctx *c = f->c;
     struct hvi_listener tcp_only = f->listener;
     struct hvi_target *targets = calloc((size_t)c->size, sizeof *targets);
+    struct hvi_netaddrs own;
     struct hvi_meet m;
     int64_t lease_s = HVI_LEASE_DEFAULT_S;
     enum hvd_status rc = HVD_OK;
@@ -385,8 +387,10 @@ static enum hvd_status make_mesh(struct forming *f, struct hvi_plane **out,
     m.fds = new_fds(c->size);
     if (targets == NULL || m.fds == NULL)
         rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
+    hvi_netaddrs_own(&own);
     for (int i = 0; i < c->rank && rc == HVD_OK; i++)
-        rc = find_ways(f, i, &targets[i], err);
+        rc = find_ways(f, &own, i, &targets[i], err);
+    hvi_netaddrs_fini(&own);
     if (rc == HVD_OK)
         rc = hvi_meet_run(&m, &tcp_only, targets, c->rank, c->size - 1 - c->rank, err);
     if (rc == HVD_OK)

@@ -3,7 +3,7 @@
 #ifndef HVI_CORE_WAYS_H
 #define HVI_CORE_WAYS_H
 
-#include <stdbool.h>
+#include "proto/base/netaddr.h"
 
 #define HVI_WAYS_MAX 4 /* of one process: WELCOME lists those of every rank */
 #define HVI_WAY_BYTES 64
@@ -22,7 +22,5 @@ struct hvi_ways {
  * Blocks  no.
  */
 void hvi_ways_find(const char *first, const char *names, struct hvi_ways *out);
-/** It is this host's too: a peer elsewhere is not reached by it. */
-bool hvi_ways_own(const char *addr);
 
 #endif

@@ -24,21 +24,24 @@ Test(ways, loopback_stays_alone, .timeout = 5)
 
 Test(ways, the_known_one_is_first_and_no_other_is_near_only, .timeout = 5)
 {
+    struct hvi_netaddrs own;
     struct hvi_ways w;
 
+    hvi_netaddrs_own(&own);
     hvi_ways_find("192.0.2.77", NULL, &w);
     cr_assert_geq(w.n, 1);
     cr_assert_leq(w.n, HVI_WAYS_MAX);
     cr_assert_str_eq(w.addr[0], "192.0.2.77");
     for (int i = 1; i < w.n; i++) {
-        cr_assert(hvi_ways_own(w.addr[i]), "%s", w.addr[i]);
+        cr_assert(hvi_netaddrs_have(&own, w.addr[i]), "%s", w.addr[i]);
         cr_assert_neq(strncmp(w.addr[i], "127.", 4), 0);
         cr_assert_null(strchr(w.addr[i], '%'), "%s", w.addr[i]);
     }
     hvi_ways_find("192.0.2.77", "no-such,nor-this", &w);
     cr_assert_eq(w.n, 1);
-    cr_assert_not(hvi_ways_own("192.0.2.77"));
-    cr_assert(hvi_ways_own("127.0.0.1"));
+    cr_assert_not(hvi_netaddrs_have(&own, "192.0.2.77"));
+    cr_assert(hvi_netaddrs_have(&own, "127.0.0.1"));
+    hvi_netaddrs_fini(&own);
 }
 
 /* A port of the loopback; who listens there is *fd. */

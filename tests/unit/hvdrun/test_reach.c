@@ -32,10 +32,10 @@ Test(reach, interfaces_by_name_the_first_that_has_an_address, .timeout = 10)
 
 Test(reach, loopback_is_of_no_use_to_others, .timeout = 5)
 {
-    cr_assert(hvi_reach_loopback("127.0.1.1"));
-    cr_assert(hvi_reach_loopback("::1"));
-    cr_assert_not(hvi_reach_loopback("12.7.0.1"));
-    cr_assert_not(hvi_reach_loopback("fd00::1"));
+    cr_assert(hvi_netaddr_loopback("127.0.1.1"));
+    cr_assert(hvi_netaddr_loopback("::1"));
+    cr_assert_not(hvi_netaddr_loopback("12.7.0.1"));
+    cr_assert_not(hvi_netaddr_loopback("fd00::1"));
 }
 
 Test(reach, endpoints_put_brackets_where_needed, .timeout = 5)
