@@ -210,13 +210,6 @@ static double run_step(struct sim *s)
     return us;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Median and 99th percentile of a step in us; messages of one step. */
 static void measure(struct sim *s, uint32_t steps, double *p50_us, double *p99_us)
 {
@@ -236,7 +229,7 @@ static void measure(struct sim *s, uint32_t steps, double *p50_us, double *p99_u
     must(s->nin > 0 && s->nout > 0, "nothing was ordered");
     s->nin /= steps;
     s->nout /= steps;
-    qsort(us, steps, sizeof *us, by_size);
+    qsort(us, steps, sizeof *us, bench_compare);
     *p50_us = us[steps / 2];
     *p99_us = us[steps - 1 - steps / 100];
     free(us);

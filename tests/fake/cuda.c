@@ -40,22 +40,14 @@ PACK_FN uint16_t pack_narrow_f16(float f)
 #include "worker/plane/nccl/kernels/pack_body.inc"
 
 #define EXPORT __attribute__((visibility("default")))
+/* What api.h has no use for, and so no name. */
 enum {
-    OK = 0,
-    INVALID = 1,
-    NO_MEMORY = 2,
-    LEFT = 4,
-    NO_DEVICE = 100,
-    BAD_CONTEXT = 201,
+    OK = HVI_CU_SUCCESS,
     BAD_PTX = 218,
-    NOT_READY = 600,
-    CAPTURE = 900,
     CAPTURE_SPOILT = 901,
-    CAPTURE_UNJOINED = 904,
-    CAPTURE_IMPLICIT = 906,
-    CAPTURED_EVENT = 907
+    CAPTURE_UNJOINED = 904
 };
-enum { MODE_GLOBAL = 0, MODE_RELAXED = 2 };
+enum { MODE_GLOBAL = 0 };
 
 struct step {
     struct step *next;
@@ -113,12 +105,12 @@ static _Atomic bool left; /* fake_cuda_leave() */
 static int refuse_unsafe(const char *call)
 {
     if (left)
-        return LEFT;
-    if (captures == 0 || capture_mode == MODE_RELAXED)
+        return HVI_CU_DEINITIALIZED;
+    if (captures == 0 || capture_mode == HVI_CU_CAPTURE_RELAXED)
         return OK;
     fprintf(stderr, "fake CUDA: %s spoils a capture\n", call);
     spoilt = true;
-    return CAPTURE;
+    return HVI_CU_CAPTURE_UNSUPPORTED;
 }
 #define UNSAFE()                                                                       \
     do {                                                                               \
@@ -213,12 +205,12 @@ static int put(void *stream, struct step make)
 
     if (left) {
         free(step);
-        return LEFT;
+        return HVI_CU_DEINITIALIZED;
     }
     if (depth == 0) {
         free(step);
         fprintf(stderr, "fake CUDA: a call without a current context\n");
-        return BAD_CONTEXT;
+        return HVI_CU_INVALID_CONTEXT;
     }
     s = real(stream);
     *step = make;
@@ -237,7 +229,7 @@ EXPORT int cuStreamCreateWithPriority(void **out, unsigned flags, int priority)
     (void)flags;
     (void)priority;
     if (depth == 0)
-        return BAD_CONTEXT;
+        return HVI_CU_INVALID_CONTEXT;
     *out = new_stream();
     return OK;
 }
@@ -275,14 +267,14 @@ EXPORT int cuStreamSynchronize(void *stream)
 EXPORT int cuStreamIsCapturing(void *stream, int *out)
 {
     if ((uintptr_t)stream < 2 && captures > 0)
-        return CAPTURE_IMPLICIT;
+        return HVI_CU_CAPTURE_IMPLICIT;
     *out = real(stream)->capturing;
     return OK;
 }
 EXPORT int cuStreamBeginCapture_v2(void *stream, int mode)
 {
     if ((uintptr_t)stream < 2 || mode != MODE_GLOBAL)
-        return CAPTURE;
+        return HVI_CU_CAPTURE_UNSUPPORTED;
     real(stream)->capturing = true;
     spoilt = unjoined = false;
     captures++;
@@ -314,7 +306,7 @@ EXPORT int cuEventCreate(void **out, unsigned flags)
 
     (void)flags;
     if (depth == 0)
-        return BAD_CONTEXT;
+        return HVI_CU_INVALID_CONTEXT;
     e = calloc(1, sizeof *e);
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->cond, NULL);
@@ -396,7 +388,9 @@ EXPORT int cuEventQuery(void *event)
 
     UNSAFE();
     pthread_mutex_lock(&e->lock);
-    rc = e->captured ? CAPTURED_EVENT : e->done >= e->recorded ? OK : NOT_READY;
+    rc = e->captured              ? HVI_CU_CAPTURED_EVENT
+         : e->done >= e->recorded ? OK
+                                  : HVI_CU_NOT_READY;
     pthread_mutex_unlock(&e->lock);
     return rc;
 }
@@ -412,7 +406,7 @@ EXPORT int cuEventSynchronize(void *event)
     number = e->recorded;
     pthread_mutex_unlock(&e->lock);
     await(e, number);
-    return left ? LEFT : OK;
+    return left ? HVI_CU_DEINITIALIZED : OK;
 }
 
 #ifndef FAKE_OLD
@@ -421,7 +415,7 @@ EXPORT int cuCtxRecordEvent(void *context, void *event)
     (void)context;
     if (captures > 0) {
         spoilt = true;
-        return CAPTURE;
+        return HVI_CU_CAPTURE_UNSUPPORTED;
     }
     return cuEventRecord(event, NULL);
 }
@@ -446,12 +440,12 @@ EXPORT int cuDriverGetVersion(int *out)
 }
 EXPORT int cuGetErrorName(int rc, const char **out)
 {
-    *out = rc == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
+    *out = rc == HVI_CU_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
     return OK;
 }
 EXPORT int cuGetErrorString(int rc, const char **out)
 {
-    *out = rc == NO_MEMORY ? "out of memory" : "injected or misuse";
+    *out = rc == HVI_CU_OUT_OF_MEMORY ? "out of memory" : "injected or misuse";
     return OK;
 }
 
@@ -483,16 +477,16 @@ EXPORT int cuDeviceGetCount(int *out)
     int which[64];
 
     if (left)
-        return LEFT;
+        return HVI_CU_DEINITIALIZED;
     *out = visible(which, 64);
-    return *out > 0 ? OK : NO_DEVICE;
+    return *out > 0 ? OK : HVI_CU_NO_DEVICE;
 }
 EXPORT int cuDeviceGet(int *out, int ordinal)
 {
     int which[64];
 
     if (ordinal < 0 || ordinal >= visible(which, 64))
-        return INVALID;
+        return HVI_CU_INVALID_VALUE;
     *out = which[ordinal];
     return OK;
 }
@@ -541,7 +535,7 @@ EXPORT int cuDevicePrimaryCtxRetain(void **out, int device)
 EXPORT int cuCtxPushCurrent_v2(void *context)
 {
     if (number_of("FAKE_CUDA_NO_PUSH", 0) != 0)
-        return BAD_CONTEXT;
+        return HVI_CU_INVALID_CONTEXT;
     if (depth == 16)
         abort();
     stack[depth++] = context;
@@ -550,7 +544,7 @@ EXPORT int cuCtxPushCurrent_v2(void *context)
 EXPORT int cuCtxPopCurrent_v2(void **out)
 {
     if (depth == 0)
-        return BAD_CONTEXT;
+        return HVI_CU_INVALID_CONTEXT;
     *out = stack[--depth];
     return OK;
 }
@@ -589,13 +583,13 @@ EXPORT int cuMemAlloc_v2(uint64_t *out, size_t size)
 
     UNSAFE();
     if (depth == 0)
-        return BAD_CONTEXT;
+        return HVI_CU_INVALID_CONTEXT;
     size = (size + 4095) & ~(size_t)4095;
     m = calloc(1, sizeof *m);
     pthread_mutex_lock(&memory_lock);
     if (size > limit || in_use + size > limit) {
         free(m);
-        rc = NO_MEMORY;
+        rc = HVI_CU_OUT_OF_MEMORY;
     } else {
         m->at = mmap(NULL, size, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -646,7 +640,7 @@ EXPORT int cuMemHostAlloc(void **out, size_t size, unsigned flags)
     (void)flags;
     UNSAFE();
     if (depth == 0)
-        return BAD_CONTEXT;
+        return HVI_CU_INVALID_CONTEXT;
     *out = malloc(size > 0 ? size : 1);
     return OK;
 }
@@ -696,7 +690,7 @@ EXPORT int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t n)
 EXPORT int cuPointerGetAttribute(void *out, int attribute, uint64_t address)
 {
     const struct memory *m;
-    int rc = INVALID;
+    int rc = HVI_CU_INVALID_VALUE;
 
     pthread_mutex_lock(&memory_lock);
     for (m = memories; m != NULL && rc != OK; m = m->next)
@@ -755,7 +749,7 @@ EXPORT int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsign
     (void)extra;
     if (f != (void *)2 || gx == 0 || gy != 1 || gz != 1 || bx != HVI_PACK_THREADS ||
         by != 1 || bz != 1)
-        return INVALID;
+        return HVI_CU_INVALID_VALUE;
     return put(stream, (struct step){.run = run_pack,
                                      .a = *(void **)params[0],
                                      .n = (size_t) * (int32_t *)params[1],

@@ -12,14 +12,6 @@ enum { TRIES = 7 };
 static void *stream;
 static void *kernel;
 
-static double now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
-
 static char *read_ptx(const char *path)
 {
     FILE *f = fopen(path, "r");
@@ -93,11 +85,11 @@ static double time_of(void (*body)(void *), void *arg, int repetitions)
 
     for (int k = 0; k < TRIES; k++) {
         CU(cuStreamSynchronize, (void *), (stream));
-        double began = now_us();
+        double began = bench_now_us();
         for (int i = 0; i < repetitions; i++)
             body(arg);
         CU(cuStreamSynchronize, (void *), (stream));
-        double took = (now_us() - began) / repetitions;
+        double took = (bench_now_us() - began) / repetitions;
         if (took < best)
             best = took;
     }

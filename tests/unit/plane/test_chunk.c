@@ -176,6 +176,7 @@ Test(chunk, turns_send_a_window_ahead_and_bring_all_back)
 
                 cr_assert_eq(hvi_turns_out(n, window, i), out);
                 cr_assert_eq(t.chunk, t.back ? back : out);
+                cr_assert(!t.back || hvi_turn_of_back(n, window, back) == i);
                 back += t.back;
                 out += !t.back;
                 cr_assert(back <= out && out - back <= window);

@@ -77,9 +77,10 @@ void hvi_tcp_watch(struct hvi_plane *p, int limit_ms);
 /** Right after start, then as it grows: so many elements of the input are there. Without
  *  a call all are. */
 void hvi_tcp_feed(struct hvi_plane *p, int64_t elems);
-/** So many elements of the result are there. Not before start, nor after the end.
- *  Of an allgather or alltoall: 1 when all outputs have their memory. */
+/** So many elements of the result are there. Not before start, nor after the end. */
 int64_t hvi_tcp_done(struct hvi_plane *p);
+/** Of a running allgather or alltoall: all outputs have their memory. */
+bool hvi_tcp_placed(struct hvi_plane *p);
 /** An allreduce of so many bytes waits for so many more bytes of input, at most, before
  *  a byte of its result is there. Grows with total_bytes. */
 int64_t hvi_tcp_cut_bytes(struct hvi_plane *p, int32_t nmembers, int64_t total_bytes);

@@ -46,6 +46,15 @@ bool hvi_hosts_room(struct hvi_hosts *h, int64_t npieces, int32_t width)
            hvi_room_grow(&h->keep, n * (size_t)width * sizeof(int64_t));
 }
 
+enum hvd_status hvi_hosts_enough(const struct hvi_hosts *h, bool enough,
+                                 struct hvi_err *err)
+{
+    return enough
+               ? HVD_OK
+               : hvi_fail(err, HVD_ENOMEM, "hosts: no memory for a group of %d tensors",
+                          (int)h->g->npieces);
+}
+
 /* ---- who is where ---------------------------------------------------------------- */
 
 int32_t hvi_hosts_lane_of(const struct hvi_hosts *h, int32_t local)
@@ -120,13 +129,13 @@ int32_t hvi_hosts_index(const int32_t *ranks, int32_t n, int32_t rank)
 
 /* ---- groups of the planes below -------------------------------------------------- */
 
-void hvi_hosts_begin(struct hvi_hosts *h, uint32_t kind, uint32_t dtype, bool local,
-                     int part)
+void hvi_hosts_begin(struct hvi_hosts *h, uint32_t kind, uint32_t dtype, bool local)
 {
     const struct hvi_group *g = h->g;
+    bool flows = h->route->flow != NULL;
     struct hvi_group *s = &h->sub;
 
-    HVI_ASSERT(part < HVI_HOSTS_STEPS_MAX);
+    HVI_ASSERT(!local || flows || h->step <= HVI_HOSTS_STEPS_MAX);
     memset(s, 0, sizeof *s);
     s->kind = kind;
     s->reduce_op = g->reduce_op == HVD_AVERAGE ? HVD_SUM : g->reduce_op;
@@ -134,10 +143,10 @@ void hvi_hosts_begin(struct hvi_hosts *h, uint32_t kind, uint32_t dtype, bool lo
     s->prescale = s->postscale = 1.0;
     s->pieces = h->pieces.data;
     s->seq = g->seq;
-    s->part = local ? (uint32_t)part : 0;
-    if (local)
-        s->nparts =
-            (uint32_t)(h->route->flow != NULL ? h->nturns : HVI_HOSTS_STEPS_MAX);
+    if (local) {
+        s->part = (uint32_t)(flows ? h->turn : h->step - 1);
+        s->nparts = (uint32_t)(flows ? h->nturns : HVI_HOSTS_STEPS_MAX);
+    }
     s->members = local ? h->here : h->across;
     s->nmembers = local ? h->nhere : h->nacross;
     s->me = local ? h->here_me : hvi_hosts_index(h->across, h->nacross, h->base.rank);
@@ -253,15 +262,11 @@ static enum hvd_status hosts_start(struct hvi_plane *p, const struct hvi_group *
         h->route = choose(h, g);
     if (h->route == NULL)
         return start_whole(h, false, err);
-    if (g->kind == HVD_ALLTOALL)
-        rc = hvi_hosts_read_splits(h, err);
-    if (rc != HVD_OK)
-        return rc;
     if (g->kind != HVD_BARRIER && !h->route->sized)
         hvi_group_alloc_all(g, &h->facts);
-    if (!h->route->reserve(h))
-        return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for a group of %d tensors",
-                        (int)g->npieces);
+    rc = h->route->reserve(h, err);
+    if (rc != HVD_OK)
+        return rc;
     h->running = NULL;
     return h->route->flow != NULL ? hvi_hosts_flow_start(h, err) : HVD_OK;
 }

@@ -45,32 +45,38 @@ static int64_t sum_of(const int64_t *rows, int32_t from, int32_t end)
     return sum;
 }
 
-enum hvd_status hvi_hosts_read_splits(struct hvi_hosts *h, struct hvi_err *err)
+static enum hvd_status read_splits(struct hvi_hosts *h, struct hvi_err *err)
 {
     const struct hvi_group *g = h->g;
-    enum hvd_status rc = HVD_OK;
+    enum hvd_status rc = hvi_hosts_enough(
+        h, hvi_room_grow(&h->splits, (size_t)g->npieces * (size_t)g->nmembers * 8 + 8),
+        err);
 
-    if (!hvi_room_grow(&h->splits, (size_t)g->npieces * (size_t)g->nmembers * 8 + 8))
-        return hvi_fail(err, HVD_ENOMEM, "hosts: no memory for a group of %d tensors",
-                        (int)g->npieces);
     for (int32_t i = 0; rc == HVD_OK && i < g->npieces; i++)
         rc = hvi_gather_splits(g, i, splits_of(h, i), err);
     return rc;
 }
 
-static bool reserve_alltoall(struct hvi_hosts *h)
+static enum hvd_status reserve_alltoall(struct hvi_hosts *h, struct hvi_err *err)
 {
     size_t n = (size_t)h->g->npieces;
     size_t counts = (n * (size_t)h->nhere + 1) * 8;
     size_t lists = (n * SIDES * (size_t)h->g->nmembers + 1) * 8;
+    enum hvd_status rc = read_splits(h, err);
 
     h->nturns = 2;
-    return hvi_hosts_room(h, h->g->npieces + 1, h->g->nmembers) &&
-           hvi_hosts_reserve_parts(h, SIDES) && hvi_room_grow(&h->counts_own, counts) &&
-           hvi_room_grow(&h->counts_here, counts) &&
-           hvi_room_grow(&h->over_rows, lists) &&
-           hvi_room_grow(&h->over_splits, lists) &&
-           hvi_room_grow(&h->over_pieces, (n * SIDES + 1) * sizeof(struct hvi_piece));
+    if (rc != HVD_OK)
+        return rc;
+    return hvi_hosts_enough(
+        h,
+        hvi_hosts_room(h, h->g->npieces + 1, h->g->nmembers) &&
+            hvi_hosts_reserve_parts(h, SIDES) &&
+            hvi_room_grow(&h->counts_own, counts) &&
+            hvi_room_grow(&h->counts_here, counts) &&
+            hvi_room_grow(&h->over_rows, lists) &&
+            hvi_room_grow(&h->over_splits, lists) &&
+            hvi_room_grow(&h->over_pieces, (n * SIDES + 1) * sizeof(struct hvi_piece)),
+        err);
 }
 
 static void exchange_counts(struct hvi_hosts *h)
@@ -81,7 +87,7 @@ static void exchange_counts(struct hvi_hosts *h)
     for (int32_t m = 0; m < h->nhere; m++)
         for (int32_t i = 0; i < n; i++)
             own[(int64_t)m * n + i] = splits_of(h, i)[here_first(h) + m];
-    hvi_hosts_begin(h, HVD_ALLTOALL, HVD_INT64, true, 0);
+    hvi_hosts_begin(h, HVD_ALLTOALL, HVD_INT64, true);
     hvi_hosts_add(h, own, h->counts_here.data, (int64_t)h->nhere * n, 1);
 }
 
@@ -176,7 +182,7 @@ static void add_side(struct hvi_hosts *h, int32_t i, int side)
 static bool exchange_across(struct hvi_hosts *h)
 {
     pick_others(h);
-    hvi_hosts_begin(h, HVD_ALLTOALL, h->g->dtype, false, 0);
+    hvi_hosts_begin(h, HVD_ALLTOALL, h->g->dtype, false);
     h->over = h->sub;
     h->over.alloc = place_side;
     h->over.pieces = h->over_pieces.data;
@@ -190,7 +196,7 @@ static bool exchange_across(struct hvi_hosts *h)
 
 static void exchange_here(struct hvi_hosts *h)
 {
-    hvi_hosts_begin(h, HVD_ALLTOALL, h->g->dtype, true, 0);
+    hvi_hosts_begin(h, HVD_ALLTOALL, h->g->dtype, true);
     for (int32_t i = 0; i < h->g->npieces; i++) {
         const struct hvi_piece *p = &h->g->pieces[i];
         const int64_t *rows = splits_of(h, i) + here_first(h);
@@ -214,10 +220,9 @@ static void alltoall_local(struct hvi_hosts *h, int64_t turn)
 }
 
 /* The group across gives only that: outputs have memory. */
-static int64_t alltoall_needs(const struct hvi_hosts *h, int64_t turn)
+static bool alltoall_came(const struct hvi_hosts *h, int64_t turn)
 {
-    (void)h;
-    return turn;
+    return turn == 0 || (h->between == HVI_HOSTS_RUNNING && hvi_tcp_placed(h->mesh));
 }
 
 static int64_t alltoall_fed(const struct hvi_hosts *h)
@@ -228,7 +233,7 @@ static int64_t alltoall_fed(const struct hvi_hosts *h)
 static const struct hvi_flow alltoall_flow = {
     .begin_across = exchange_across,
     .begin_local = alltoall_local,
-    .needs = alltoall_needs,
+    .came = alltoall_came,
     .fed = alltoall_fed,
 };
 const struct hvi_route hvi_hosts_alltoall = {
@@ -236,15 +241,16 @@ const struct hvi_route hvi_hosts_alltoall = {
 
 /* ---- allgather ------------------------------------------------------------------- */
 
-static bool reserve_straight(struct hvi_hosts *h)
+static enum hvd_status reserve_straight(struct hvi_hosts *h, struct hvi_err *err)
 {
-    return hvi_hosts_reserve_gather(h) && hvi_hosts_reserve_parts(h, h->nhosts);
+    return hvi_hosts_enough(
+        h, hvi_hosts_reserve_gather(h) && hvi_hosts_reserve_parts(h, h->nhosts), err);
 }
 
 static void gather_own(struct hvi_hosts *h)
 {
     hvi_hosts_pick(h, h->lane, -1);
-    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, false, 0);
+    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, false);
     h->sub.alloc = hvi_hosts_room_for;
     for (int32_t i = 0; i < h->g->npieces; i++) {
         hvi_hosts_add(h, h->parts[i].in, NULL, h->parts[i].in_bytes, 1);
@@ -276,7 +282,7 @@ static void gather_all(struct hvi_hosts *h)
 {
     const int64_t *came = h->rows.data; /* of step 1: [piece][width] */
 
-    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true, 0);
+    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true);
     h->sub.alloc = place_host;
     for (int32_t i = 0; i < h->g->npieces; i++) {
         const struct hvi_hosts_part *part = &h->parts[i];

@@ -10,11 +10,10 @@
  * It cannot lock up: a route's order has what a local group waits for, on every host,
  * fed by local groups before it (hosts_reduce.c says how).
  */
-#include <string.h>
-
 #include "worker/plane/cpu/hosts_impl.h"
 
-bool hvi_hosts_cut(struct hvi_hosts *h, int64_t least_bytes, int32_t lanes)
+enum hvd_status hvi_hosts_cut(struct hvi_hosts *h, int64_t least_bytes, int32_t lanes,
+                              struct hvi_err *err)
 {
     int64_t unit = HVI_SLICE_ALIGN_BYTES * (int64_t)lanes;
     int64_t bytes = h->facts.total_bytes / HVI_HOSTS_CHUNKS_MAX + 1;
@@ -22,7 +21,7 @@ bool hvi_hosts_cut(struct hvi_hosts *h, int64_t least_bytes, int32_t lanes)
     bytes = bytes > least_bytes ? bytes : least_bytes;
     bytes = (bytes + unit - 1) / unit * unit;
     return hvi_chunks_plan(&h->plan, h->g->pieces, h->g->npieces, h->facts.elem_size,
-                           bytes / (int64_t)h->facts.elem_size, NULL) == HVD_OK;
+                           bytes / (int64_t)h->facts.elem_size, err);
 }
 
 /* Starts when its first input is there: nobody has to look at sockets before. */
@@ -64,16 +63,18 @@ static enum hvd_status go_across(struct hvi_hosts *h, struct hvi_err *err)
 
 static bool may_begin(struct hvi_hosts *h)
 {
-    int64_t needs = h->route->flow->needs(h, h->turn);
+    return h->between == HVI_HOSTS_OVER || h->route->flow->came(h, h->turn);
+}
 
-    return needs == 0 || h->between == HVI_HOSTS_OVER ||
-           (h->between == HVI_HOSTS_RUNNING && hvi_tcp_done(h->mesh) >= needs);
+bool hvi_hosts_came(const struct hvi_hosts *h, int64_t elems)
+{
+    return elems == 0 ||
+           (h->between == HVI_HOSTS_RUNNING && hvi_tcp_done(h->mesh) >= elems);
 }
 
 static enum hvd_status begin_local(struct hvi_hosts *h, struct hvi_err *err)
 {
     h->route->flow->begin_local(h, h->turn);
-    h->sub.part = (uint32_t)h->turn;
     return hvi_hosts_start_below(h, h->local, &h->sub, err);
 }
 

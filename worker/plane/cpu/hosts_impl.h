@@ -17,7 +17,7 @@
 #include "worker/plane/sched/chunk.h"
 
 #define HVI_HOSTS_LANES_MAX 4 /* DESIGN.md section 4 */
-#define HVI_HOSTS_STEPS_MAX 4 /* local groups of one group that is no flow */
+#define HVI_HOSTS_STEPS_MAX 4 /* with a local group, of a group that is no flow */
 #define HVI_HOSTS_CHUNK_BYTES (256 * 1024)
 #define HVI_HOSTS_CHUNKS_MAX (HVI_SHM_PARTS / 2)
 
@@ -34,8 +34,8 @@ struct hvi_flow {
     bool (*begin_across)(struct hvi_hosts *h);
     /** Fills h->sub with local group `turn` of h->nturns, which `reserve` has set. */
     void (*begin_local)(struct hvi_hosts *h, int64_t turn);
-    /** Elements of the result of the group across that it passes on; 0: none. */
-    int64_t (*needs)(const struct hvi_hosts *h, int64_t turn);
+    /** What it passes on of the group across has come. Not asked once that is over. */
+    bool (*came)(const struct hvi_hosts *h, int64_t turn);
     /** Elements that the group across has after h->turn local groups. */
     int64_t (*fed)(const struct hvi_hosts *h);
 };
@@ -43,8 +43,8 @@ struct hvi_flow {
 enum hvi_hosts_between { HVI_HOSTS_BEFORE = 1, HVI_HOSTS_RUNNING, HVI_HOSTS_OVER };
 
 struct hvi_route {
-    /** Memory, whatever can fail; false: none. */
-    bool (*reserve)(struct hvi_hosts *h);
+    /** Memory, whatever can fail. HVD_EINVAL, HVD_ELIMIT: equally on every member. */
+    enum hvd_status (*reserve)(struct hvi_hosts *h, struct hvi_err *err);
     /** Step `step`, from 1: fills h->sub and h->running. HVD_OK; HVD_INPROGRESS: this
      *  rank has no part in it; an error: the plane is broken. */
     enum hvd_status (*begin)(struct hvi_hosts *h, int step, struct hvi_err *err);
@@ -98,7 +98,6 @@ struct hvi_hosts {
     int32_t lanes; /* K */
     int32_t lane;  /* that this rank carries; -1: none */
     bool straight; /* every host has K members: lane k is the k-th member's */
-    int64_t share; /* allreduce: elements of this rank's lane */
     int32_t nsub;  /* pieces that `pieces`, `rows`, `keep` have room for */
     int32_t width; /* entries of a piece in `rows` and `keep` */
     struct hvi_room ranks, pieces, rows, keep, lane_in, lane_out, junk, neutral;
@@ -126,6 +125,10 @@ int32_t hvi_hosts_lane_of(const struct hvi_hosts *h, int32_t local);
 
 /* ---- allgather, alltoall: results whose size the other ranks tell */
 
+/** What `reserve` ends with: HVD_OK, or HVD_ENOMEM in its words. */
+enum hvd_status hvi_hosts_enough(const struct hvi_hosts *h, bool enough,
+                                 struct hvi_err *err);
+
 /** Memory for the sizes and the places of nparts parts of every piece; nothing has an
  *  output yet. */
 bool hvi_hosts_reserve_parts(struct hvi_hosts *h, int32_t nparts);
@@ -148,15 +151,11 @@ void hvi_hosts_note(struct hvi_hosts *h, enum hvd_status rc, const struct hvi_er
 /** hvi_group.alloc: cookie is a struct hvi_room. */
 void *hvi_hosts_room_for(void *cookie, const int64_t *rows, int32_t nmembers,
                          int64_t total_rows, size_t size_bytes);
-/** alltoall, before reserve. HVD_EINVAL: splits that do not fit; HVD_ENOMEM. */
-enum hvd_status hvi_hosts_read_splits(struct hvi_hosts *h, struct hvi_err *err);
 
 /* ---- steps */
 
-/** The step's group: local with its number among the local ones (0 ...), or across the
- *  members picked before. */
-void hvi_hosts_begin(struct hvi_hosts *h, uint32_t kind, uint32_t dtype, bool local,
-                     int part);
+/** The step's, or the turn's, group: local, or across the members picked before. */
+void hvi_hosts_begin(struct hvi_hosts *h, uint32_t kind, uint32_t dtype, bool local);
 /** One more piece of it; returns its `keep` (or splits) array, [width]. */
 int64_t *hvi_hosts_add(struct hvi_hosts *h, const void *in, void *out, int64_t count,
                        int64_t row);
@@ -177,8 +176,11 @@ enum hvd_status hvi_hosts_flow_start(struct hvi_hosts *h, struct hvi_err *err);
 enum hvd_status hvi_hosts_flow_progress(struct hvi_hosts *h, struct hvi_err *err);
 bool hvi_hosts_flow_wait(struct hvi_hosts *h, int timeout_ms);
 /** Cuts all elements into chunks of at least least_bytes, at most HVI_HOSTS_CHUNKS_MAX;
- *  each is `lanes` equal multiples of 64 bytes, but the last. false: no memory. */
-bool hvi_hosts_cut(struct hvi_hosts *h, int64_t least_bytes, int32_t lanes);
+ *  each is `lanes` equal multiples of 64 bytes, but the last. HVD_ENOMEM. */
+enum hvd_status hvi_hosts_cut(struct hvi_hosts *h, int64_t least_bytes, int32_t lanes,
+                              struct hvi_err *err);
+/** So many elements of the group across have come. */
+bool hvi_hosts_came(const struct hvi_hosts *h, int64_t elems);
 
 extern const struct hvi_route hvi_hosts_allreduce, hvi_hosts_reducescatter,
     hvi_hosts_broadcast, hvi_hosts_barrier, hvi_hosts_allgather,

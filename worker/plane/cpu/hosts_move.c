@@ -39,21 +39,29 @@ static bool is_passed_on(const struct hvi_hosts *h)
 
 /* The pieces between the hosts; what has no memory of its own gets some, each its own:
  * it is passed on. */
-static bool reserve_broadcast(struct hvi_hosts *h)
+static enum hvd_status reserve_broadcast(struct hvi_hosts *h, struct hvi_err *err)
 {
     const struct hvi_group *g = h->g;
     struct hvi_piece *pieces;
     size_t homeless = 1;
+    enum hvd_status rc;
     uint8_t *junk;
 
     for (int32_t i = 0; i < g->npieces; i++)
         if (g->pieces[i].out == NULL)
             homeless += (size_t)g->pieces[i].count * h->facts.elem_size;
-    if (!hvi_hosts_cut(h, BROADCAST_CHUNKS * h->chunk_bytes, 1) ||
-        !hvi_hosts_room(h, g->npieces, h->nhere > h->nhosts ? h->nhere : h->nhosts) ||
-        !hvi_room_grow(&h->over_pieces, ((size_t)g->npieces + 1) * sizeof *pieces) ||
-        !hvi_room_grow(&h->junk, homeless))
-        return false;
+    rc = hvi_hosts_cut(h, BROADCAST_CHUNKS * h->chunk_bytes, 1, err);
+    if (rc == HVD_OK)
+        rc = hvi_hosts_enough(
+            h,
+            hvi_hosts_room(h, g->npieces,
+                           h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
+                hvi_room_grow(&h->over_pieces,
+                              ((size_t)g->npieces + 1) * sizeof *pieces) &&
+                hvi_room_grow(&h->junk, homeless),
+            err);
+    if (rc != HVD_OK)
+        return rc;
     h->nturns = h->plan.nchunks;
     pieces = h->over_pieces.data;
     junk = h->junk.data;
@@ -64,7 +72,7 @@ static bool reserve_broadcast(struct hvi_hosts *h)
         pieces[i].out = junk;
         junk += (size_t)pieces[i].count * h->facts.elem_size;
     }
-    return true;
+    return HVD_OK;
 }
 
 static bool broadcast_across(struct hvi_hosts *h)
@@ -74,7 +82,7 @@ static bool broadcast_across(struct hvi_hosts *h)
     if (head_of(h) != h->base.rank || h->plan.total == 0)
         return false;
     hvi_hosts_pick(h, 0, root);
-    hvi_hosts_begin(h, HVD_BROADCAST, h->g->dtype, false, 0);
+    hvi_hosts_begin(h, HVD_BROADCAST, h->g->dtype, false);
     h->over = h->sub;
     h->over.root = hvi_hosts_index(h->across, h->nacross, root);
     h->over.pieces = h->over_pieces.data;
@@ -90,7 +98,7 @@ static void broadcast_here(struct hvi_hosts *h, int64_t chunk)
     struct hvi_runs it;
     struct hvi_run r;
 
-    hvi_hosts_begin(h, HVD_BROADCAST, h->g->dtype, true, 0);
+    hvi_hosts_begin(h, HVD_BROADCAST, h->g->dtype, true);
     h->sub.root = hvi_hosts_index(h->here, h->nhere, head_of(h));
     hvi_runs_begin(&it, &h->plan, c.first, c.first + c.count);
     while (hvi_runs_next(&it, &r)) {
@@ -102,11 +110,11 @@ static void broadcast_here(struct hvi_hosts *h, int64_t chunk)
     }
 }
 
-static int64_t broadcast_needs(const struct hvi_hosts *h, int64_t turn)
+static bool broadcast_came(const struct hvi_hosts *h, int64_t turn)
 {
     struct hvi_span c = hvi_chunks_chunk(&h->plan, turn);
 
-    return is_passed_on(h) ? c.first + c.count : 0;
+    return !is_passed_on(h) || hvi_hosts_came(h, c.first + c.count);
 }
 
 static int64_t broadcast_fed(const struct hvi_hosts *h)
@@ -117,7 +125,7 @@ static int64_t broadcast_fed(const struct hvi_hosts *h)
 static const struct hvi_flow broadcast_flow = {
     .begin_across = broadcast_across,
     .begin_local = broadcast_here,
-    .needs = broadcast_needs,
+    .came = broadcast_came,
     .fed = broadcast_fed,
 };
 const struct hvi_route hvi_hosts_broadcast = {.reserve = reserve_broadcast,
@@ -125,9 +133,9 @@ const struct hvi_route hvi_hosts_broadcast = {.reserve = reserve_broadcast,
 
 /* ---- barrier --------------------------------------------------------------------- */
 
-static bool reserve_barrier(struct hvi_hosts *h)
+static enum hvd_status reserve_barrier(struct hvi_hosts *h, struct hvi_err *err)
 {
-    return hvi_hosts_room(h, 0, 1);
+    return hvi_hosts_enough(h, hvi_hosts_room(h, 0, 1), err);
 }
 
 static enum hvd_status begin_barrier(struct hvi_hosts *h, int step, struct hvi_err *err)
@@ -137,9 +145,9 @@ static enum hvd_status begin_barrier(struct hvi_hosts *h, int step, struct hvi_e
         if (h->here_me != 0)
             return HVD_INPROGRESS;
         hvi_hosts_pick(h, 0, -1);
-        hvi_hosts_begin(h, HVD_BARRIER, h->g->dtype, false, 0);
+        hvi_hosts_begin(h, HVD_BARRIER, h->g->dtype, false);
     } else {
-        hvi_hosts_begin(h, HVD_BARRIER, h->g->dtype, true, step == 3);
+        hvi_hosts_begin(h, HVD_BARRIER, h->g->dtype, true);
     }
     return HVD_OK;
 }
@@ -255,7 +263,7 @@ static void gather_here(struct hvi_hosts *h)
 
     for (int32_t i = 0; i < n; i++)
         own[i] = h->parts[i].in_bytes;
-    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true, 0);
+    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true);
     h->sub.alloc = hvi_hosts_room_for;
     hvi_hosts_add(h, own, NULL, (int64_t)n * 8, 1);
     h->sub.pieces[0].cookie = &h->counts_here;
@@ -280,7 +288,7 @@ static void gather_across(struct hvi_hosts *h)
     int32_t n = h->g->npieces;
 
     hvi_hosts_pick(h, h->lane, -1);
-    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, false, 0);
+    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, false);
     h->sub.alloc = hvi_hosts_room_for;
     hvi_hosts_add(h, h->counts_here.data, NULL, (int64_t)h->nhere * n * 8, 1);
     h->sub.pieces[0].cookie = &h->counts_all;
@@ -344,7 +352,7 @@ static void share_counts(struct hvi_hosts *h)
 {
     int64_t bytes = (int64_t)h->g->nmembers * h->g->npieces * 8;
 
-    hvi_hosts_begin(h, HVD_BROADCAST, HVD_UINT8, true, 1);
+    hvi_hosts_begin(h, HVD_BROADCAST, HVD_UINT8, true);
     h->sub.root = hvi_hosts_carrier(h, 0, h->nhere);
     hvi_hosts_add(h, h->counts_all.data, h->counts_all.data, bytes, 1);
 }
@@ -409,7 +417,7 @@ static void gather_lanes(struct hvi_hosts *h)
 {
     const struct hvi_group *g = h->g;
 
-    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true, 2);
+    hvi_hosts_begin(h, HVD_ALLGATHER, HVD_UINT8, true);
     for (int32_t i = 0; i < g->npieces; i++) {
         const struct hvi_hosts_part *part = &h->parts[i];
         const int64_t *at = hvi_hosts_offsets_of(h, i);
@@ -430,6 +438,11 @@ static void gather_lanes(struct hvi_hosts *h)
                 lane += mine;
         }
     }
+}
+
+static enum hvd_status reserve_gather(struct hvi_hosts *h, struct hvi_err *err)
+{
+    return hvi_hosts_enough(h, hvi_hosts_reserve_gather(h), err);
 }
 
 static enum hvd_status begin_gather(struct hvi_hosts *h, int step, struct hvi_err *err)
@@ -462,10 +475,8 @@ static enum hvd_status begin_gather(struct hvi_hosts *h, int step, struct hvi_er
     }
 }
 
-const struct hvi_route hvi_hosts_allgather = {.reserve = hvi_hosts_reserve_gather,
-                                              .begin = begin_gather,
-                                              .nsteps = 4,
-                                              .sized = true};
+const struct hvi_route hvi_hosts_allgather = {
+    .reserve = reserve_gather, .begin = begin_gather, .nsteps = 4, .sized = true};
 
 /* ---- Adasum ---------------------------------------------------------------------- */
 
@@ -482,7 +493,7 @@ static size_t fold_scratch(const struct hvi_hosts *h)
     return most;
 }
 
-static bool reserve_adasum(struct hvi_hosts *h)
+static enum hvd_status reserve_adasum(struct hvi_hosts *h, struct hvi_err *err)
 {
     const struct hvi_group *g = h->g;
     size_t inputs = 0;
@@ -494,13 +505,13 @@ static bool reserve_adasum(struct hvi_hosts *h)
                                &inputs) ||
         __builtin_add_overflow(inputs, fold_scratch(h), &all) ||
         !hvi_room_grow(&h->scratch, all))
-        return false;
+        return hvi_hosts_enough(h, false, err);
     to = (uint8_t *)h->scratch.data + (fold_scratch(h) + 63) / 64 * 64;
     for (int32_t i = 0; i < g->npieces; i++) {
         h->parts[i].out = to;
         to += h->parts[i].in_bytes * g->nmembers;
     }
-    return true;
+    return HVD_OK;
 }
 
 static void combine(struct hvi_hosts *h)

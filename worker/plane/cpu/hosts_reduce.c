@@ -26,12 +26,6 @@
 
 enum { WINDOW = 2 };
 
-static struct hvi_span lane_of_count(const struct hvi_hosts *h, int64_t count,
-                                     int32_t lane)
-{
-    return hvi_rows_split(count, h->lanes, lane);
-}
-
 /* Elements of the longest piece that brings nothing, or whose result is not wanted. */
 static int64_t longest_without(const struct hvi_hosts *h, bool in)
 {
@@ -82,38 +76,42 @@ static int64_t lane_through(const struct hvi_hosts *h, int64_t chunks)
            lane_of_chunk(h, chunks - 1, h->lane).count;
 }
 
-static bool reserve_allreduce(struct hvi_hosts *h)
+static enum hvd_status reserve_allreduce(struct hvi_hosts *h, struct hvi_err *err)
 {
     int64_t cut = hvi_tcp_cut_bytes(
         h->mesh, h->nhosts, h->facts.total_bytes / h->lanes + HVI_SLICE_ALIGN_BYTES);
+    enum hvd_status rc = hvi_hosts_cut(
+        h, (cut > h->chunk_bytes ? cut : h->chunk_bytes) * h->lanes, h->lanes, err);
+    size_t share;
 
-    if (!hvi_hosts_cut(h, (cut > h->chunk_bytes ? cut : h->chunk_bytes) * h->lanes,
-                       h->lanes))
-        return false;
+    if (rc != HVD_OK)
+        return rc;
     h->nturns = 2 * h->plan.nchunks;
-    h->share = lane_through(h, h->plan.nchunks);
-    return hvi_hosts_room(h, h->g->npieces,
-                          h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
-           hvi_room_grow(&h->over_pieces, sizeof(struct hvi_piece)) &&
-           hvi_room_grow(&h->lane_in, (size_t)(h->share + 1) * h->facts.elem_size) &&
-           reserve_absent(h);
+    share = (size_t)lane_through(h, h->plan.nchunks);
+    return hvi_hosts_enough(
+        h,
+        hvi_hosts_room(h, h->g->npieces, h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
+            hvi_room_grow(&h->over_pieces, sizeof(struct hvi_piece)) &&
+            hvi_room_grow(&h->lane_in, (share + 1) * h->facts.elem_size) &&
+            reserve_absent(h),
+        err);
 }
 
 static bool reduce_across(struct hvi_hosts *h)
 {
     struct hvi_piece *piece = h->over_pieces.data;
+    int64_t share = lane_through(h, h->plan.nchunks);
 
-    if (h->lane < 0 || h->share == 0)
+    if (share == 0)
         return false;
     hvi_hosts_pick(h, h->lane, -1);
-    hvi_hosts_begin(h, HVD_ALLREDUCE, h->g->dtype, false, 0);
+    hvi_hosts_begin(h, HVD_ALLREDUCE, h->g->dtype, false);
     h->over = h->sub;
     h->over.postscale = h->facts.post;
     h->over.pieces = piece;
     h->over.npieces = 1;
     *piece = (struct hvi_piece){
-        .in = h->lane_in.data, .out = h->lane_in.data, .count = h->share, .row = 1};
-    h->running = NULL;
+        .in = h->lane_in.data, .out = h->lane_in.data, .count = share, .row = 1};
     return true;
 }
 
@@ -134,7 +132,7 @@ static void fold_here(struct hvi_hosts *h, int64_t chunk)
     struct hvi_runs it;
     struct hvi_run r;
 
-    hvi_hosts_begin(h, HVD_REDUCESCATTER, h->g->dtype, true, 0);
+    hvi_hosts_begin(h, HVD_REDUCESCATTER, h->g->dtype, true);
     h->sub.prescale = h->g->prescale;
     hvi_runs_begin(&it, &h->plan, c.first, c.first + c.count);
     while (hvi_runs_next(&it, &r)) {
@@ -161,7 +159,7 @@ static void collect_lanes(struct hvi_hosts *h, int64_t chunk)
     struct hvi_runs it;
     struct hvi_run r;
 
-    hvi_hosts_begin(h, HVD_ALLGATHER, h->g->dtype, true, 0);
+    hvi_hosts_begin(h, HVD_ALLGATHER, h->g->dtype, true);
     hvi_runs_begin(&it, &h->plan, c.first, c.first + c.count);
     while (hvi_runs_next(&it, &r)) {
         uint8_t *out = h->g->pieces[r.piece].out;
@@ -185,11 +183,11 @@ static void allreduce_local(struct hvi_hosts *h, int64_t turn)
         fold_here(h, t.chunk);
 }
 
-static int64_t allreduce_needs(const struct hvi_hosts *h, int64_t turn)
+static bool allreduce_came(const struct hvi_hosts *h, int64_t turn)
 {
     struct hvi_turn t = hvi_turn_at(h->plan.nchunks, WINDOW, turn);
 
-    return t.back ? lane_through(h, t.chunk + 1) : 0;
+    return !t.back || hvi_hosts_came(h, lane_through(h, t.chunk + 1));
 }
 
 static int64_t allreduce_fed(const struct hvi_hosts *h)
@@ -200,7 +198,7 @@ static int64_t allreduce_fed(const struct hvi_hosts *h)
 static const struct hvi_flow allreduce_flow = {
     .begin_across = reduce_across,
     .begin_local = allreduce_local,
-    .needs = allreduce_needs,
+    .came = allreduce_came,
     .fed = allreduce_fed,
 };
 const struct hvi_route hvi_hosts_allreduce = {.reserve = reserve_allreduce,
@@ -231,12 +229,12 @@ static struct hvi_span lane_of_host(const struct hvi_hosts *h, int32_t i, int32_
         hvi_group_kept(h->g, i, h->first_of[d] + k, &s.first, &s.count);
         return s;
     }
-    s = lane_of_count(h, all.count, k);
+    s = hvi_rows_split(all.count, h->lanes, k);
     s.first += all.first;
     return s;
 }
 
-static bool reserve_reducescatter(struct hvi_hosts *h)
+static enum hvd_status reserve_reducescatter(struct hvi_hosts *h, struct hvi_err *err)
 {
     const struct hvi_group *g = h->g;
     int64_t in = 0;
@@ -249,11 +247,14 @@ static bool reserve_reducescatter(struct hvi_hosts *h)
             in += n;
             out += d == h->my_host ? n : 0;
         }
-    return hvi_hosts_room(h, (int64_t)g->npieces * h->nhosts,
-                          h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
-           hvi_room_grow(&h->lane_in, (size_t)(in + 1) * h->facts.elem_size) &&
-           hvi_room_grow(&h->lane_out, (size_t)(out + 1) * h->facts.elem_size) &&
-           reserve_absent(h);
+    return hvi_hosts_enough(
+        h,
+        hvi_hosts_room(h, (int64_t)g->npieces * h->nhosts,
+                       h->nhere > h->nhosts ? h->nhere : h->nhosts) &&
+            hvi_room_grow(&h->lane_in, (size_t)(in + 1) * h->facts.elem_size) &&
+            hvi_room_grow(&h->lane_out, (size_t)(out + 1) * h->facts.elem_size) &&
+            reserve_absent(h),
+        err);
 }
 
 static void scatter_here(struct hvi_hosts *h)
@@ -262,7 +263,7 @@ static void scatter_here(struct hvi_hosts *h)
     size_t es = h->facts.elem_size;
     uint8_t *lane = h->lane_in.data;
 
-    hvi_hosts_begin(h, HVD_REDUCESCATTER, g->dtype, true, 0);
+    hvi_hosts_begin(h, HVD_REDUCESCATTER, g->dtype, true);
     h->sub.prescale = g->prescale;
     for (int32_t i = 0; i < g->npieces; i++)
         for (int32_t d = 0; d < h->nhosts; d++) {
@@ -291,7 +292,7 @@ static void scatter_across(struct hvi_hosts *h)
     uint8_t *out = h->lane_out.data;
 
     hvi_hosts_pick(h, h->lane, -1);
-    hvi_hosts_begin(h, HVD_REDUCESCATTER, g->dtype, false, 0);
+    hvi_hosts_begin(h, HVD_REDUCESCATTER, g->dtype, false);
     h->sub.postscale = h->facts.post;
     for (int32_t i = 0; i < g->npieces; i++) {
         uint8_t *to = out;
@@ -319,7 +320,7 @@ static void hand_out(struct hvi_hosts *h)
     const struct hvi_group *g = h->g;
     const uint8_t *lane = h->lane_out.data;
 
-    hvi_hosts_begin(h, HVD_ALLTOALL, g->dtype, true, 1);
+    hvi_hosts_begin(h, HVD_ALLTOALL, g->dtype, true);
     for (int32_t i = 0; i < g->npieces; i++) {
         const struct hvi_piece *p = &g->pieces[i];
         struct hvi_span mine = {0, 0};

@@ -14,22 +14,18 @@
  */
 #include "worker/plane/cpu/shm.h"
 
-#include <ctype.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "proto/base/assert.h"
+#include "worker/plane/cpu/cache.h"
 #include "worker/plane/cpu/gather.h"
 
 #define SEGMENT_MAGIC UINT64_C(0x6876645f73686d32) /* "hvd_shm2" */
 #define PLANE_MAGIC UINT64_C(0x68766470736d3031)
 enum {
     PAGE_BYTES = 4096,
-    PIPELINE_STEPS = 4, /* enough to overlap, few enough to be cheap */
-    DEFAULT_CACHE_BYTES = 8 * 1024 * 1024
+    PIPELINE_STEPS = 4 /* enough to overlap, few enough to be cheap */
 };
 enum word { REDUCED = 0, CONSUMED, REVOKED, NWORDS };
 
@@ -377,27 +373,22 @@ static void shm_abort(struct hvi_plane *p, enum hvd_status status)
     hvi_bell_force(s->bells, s->local);
 }
 
-static bool may_progress(void *arg)
+bool hvi_shm_ready(void *plane)
 {
-    const struct hvi_shm *s = arg;
+    const struct hvi_shm *s = from_plane(plane);
 
     return atomic_load_explicit(&s->aborted, memory_order_acquire) != 0 ||
            s->awaited == NULL ||
            atomic_load_explicit(s->awaited, memory_order_acquire) >= s->awaited_ticket;
 }
 
-bool hvi_shm_ready(void *plane)
-{
-    return may_progress(from_plane(plane));
-}
-
 static bool shm_wait(struct hvi_plane *p, int timeout_ms)
 {
     struct hvi_shm *s = from_plane(p);
 
-    if (timeout_ms != 0 && hvi_spin(&s->spin, false, may_progress, s))
+    if (timeout_ms != 0 && hvi_spin(&s->spin, false, hvi_shm_ready, s))
         return false;
-    return hvi_bell_sleep(s->bells, s->local, may_progress, s, 0, false, timeout_ms);
+    return hvi_bell_sleep(s->bells, s->local, hvi_shm_ready, s, 0, false, timeout_ms);
 }
 
 static void shm_free(struct hvi_plane *p)
@@ -428,46 +419,6 @@ static const struct hvi_plane_ops shm_ops = {
 };
 
 /* ---- attach */
-
-static bool read_text(const char *path, char *out, size_t cap)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n;
-
-    if (fd < 0)
-        return false;
-    n = read(fd, out, cap - 1);
-    close(fd);
-    out[n > 0 ? n : 0] = '\0';
-    return n > 0;
-}
-
-/* What a rank has of the last-level cache. sysconf() adds up all caches of the machine on
- * some CPUs; one of them is what counts. */
-static int64_t cache_share(int nlocal)
-{
-    static const char dir[] = "/sys/devices/system/cpu/cpu0/cache/index3";
-    char text[1024];
-    char path[128];
-    long long kib = 0;
-    int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    int cpus = 0;
-
-    snprintf(path, sizeof(path), "%s/size", dir);
-    if (read_text(path, text, sizeof(text)) && sscanf(text, "%lldK", &kib) == 1 &&
-        kib > 0)
-        bytes = kib * 1024;
-    snprintf(path, sizeof(path), "%s/shared_cpu_map", dir);
-    if (read_text(path, text, sizeof(text)))
-        for (const char *c = text; *c != '\0'; c++)
-            if (isxdigit((unsigned char)*c))
-                cpus += __builtin_popcount((unsigned)(isdigit((unsigned char)*c)
-                                                          ? *c - '0'
-                                                          : (*c | 32) - 'a' + 10));
-    if (bytes <= 0)
-        bytes = DEFAULT_CACHE_BYTES;
-    return bytes / (cpus > 0 && cpus < nlocal ? cpus : nlocal);
-}
 
 /* A page that is first touched in the middle of a step would cost its fault there. */
 static void prefault(struct hvi_shm *s)
@@ -509,7 +460,7 @@ static enum hvd_status set_up(struct hvi_shm *s, void *mem, const int32_t *ranks
         s->gather == NULL || s->share == NULL)
         return hvi_fail(err, HVD_ENOMEM, "shm: no memory for %d ranks", s->nlocal);
     memcpy(s->ranks, ranks, n * sizeof(*ranks));
-    s->cache_bytes = cache_share(s->nlocal);
+    s->cache_bytes = hvi_cache_share(s->nlocal);
     hvi_spin_init(&s->spin, s->nlocal);
     prefault(s);
     return HVD_OK;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/assert.h"
 #include "worker/plane/cpu/tcp.h"
 #include "worker/plane/reduce/reduce.h"
 
@@ -87,7 +88,7 @@ static int64_t broadcast_done(struct hvi_tcp *t)
     int64_t chunks = t->g->me == t->g->root ? t->plan.nchunks
                                             : hvi_tcp_peer(t, t->g->root)->received;
 
-    return chunks == t->plan.nchunks ? t->plan.total : chunks * t->plan.chunk_elems;
+    return hvi_chunks_through(&t->plan, chunks);
 }
 
 static void broadcast_list(const struct hvi_tcp *t, int64_t i, bool send,
@@ -333,11 +334,6 @@ static enum hvd_status exchange_work(struct hvi_tcp *t, bool *moved,
     return HVD_OK;
 }
 
-static int64_t exchange_done(struct hvi_tcp *t)
-{
-    return t->placed;
-}
-
 static const struct hvi_tcp_kind exchange_kind = {
     .send_count = exchange_sends,
     .recv_count = exchange_recvs,
@@ -347,8 +343,15 @@ static const struct hvi_tcp_kind exchange_kind = {
     .recv_list = exchange_recv_list,
     .received = exchange_received,
     .work = exchange_work,
-    .done = exchange_done,
 };
+
+bool hvi_tcp_placed(struct hvi_plane *p)
+{
+    const struct hvi_tcp *t = hvi_tcp_from_plane(p);
+
+    HVI_ASSERT(t->kind == &exchange_kind);
+    return t->placed;
+}
 
 static enum hvd_status make_heads(struct hvi_tcp *t, struct hvi_err *err)
 {

@@ -253,12 +253,6 @@ static enum hvd_status whole_received(struct hvi_tcp *t, int32_t m, int64_t i,
                       hvi_chunks_chunk(&t->plan, i).count * t->facts.elem_size);
 }
 
-/* Elements of so many chunks. */
-static int64_t through(const struct hvi_tcp *t, int64_t chunks)
-{
-    return chunks == t->plan.nchunks ? t->plan.total : chunks * t->plan.chunk_elems;
-}
-
 static bool sent_to_all(const struct hvi_tcp *t, int64_t messages)
 {
     for (int32_t m = 0; m < t->g->nmembers; m++)
@@ -282,7 +276,7 @@ static enum hvd_status whole_work(struct hvi_tcp *t, bool *moved, struct hvi_err
 
 static int64_t whole_done(struct hvi_tcp *t)
 {
-    return through(t, t->folded);
+    return hvi_chunks_through(&t->plan, t->folded);
 }
 
 static const struct hvi_tcp_kind whole_kind = {
@@ -311,10 +305,7 @@ static int64_t sliced_chunk(const struct hvi_tcp *t, int64_t i, bool *result)
 /* Messages of a connection up to and with the result of a chunk. */
 static int64_t sliced_through(const struct hvi_tcp *t, int64_t chunk)
 {
-    int64_t n = t->plan.nchunks;
-    int64_t head = n < WINDOW ? n : WINDOW;
-
-    return chunk < n - head ? head + 2 * chunk + 1 : n + chunk + 1;
+    return hvi_turn_of_back(t->plan.nchunks, WINDOW, chunk) + 1;
 }
 
 static int64_t sliced_count(const struct hvi_tcp *t, int32_t m)
@@ -422,7 +413,7 @@ static int64_t sliced_done(struct hvi_tcp *t)
     while (t->finished < t->folded &&
            received_from_all(t, sliced_through(t, t->finished)))
         t->finished++;
-    return through(t, t->finished);
+    return hvi_chunks_through(&t->plan, t->finished);
 }
 
 static const struct hvi_tcp_kind sliced_kind = {

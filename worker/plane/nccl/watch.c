@@ -97,16 +97,26 @@ static void thread_ends(struct hvi_gpu *p)
     pthread_mutex_unlock(&p->lock);
 }
 
+/* True: it is the first failure. */
+static bool note_broken(struct hvi_gpu *p, enum hvd_status status, const char *text)
+{
+    bool first;
+
+    pthread_mutex_lock(&p->lock);
+    first = atomic_load(&p->broken) == 0;
+    if (first) {
+        snprintf(p->broken_text, sizeof p->broken_text, "%s", text);
+        p->broken_ms = hvi_now_ms();
+        atomic_store(&p->broken, (int)status);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return first;
+}
+
 /* The program is inside exit(): nothing failed, and NCCL has nothing left to abort. */
 static void driver_left(struct hvi_gpu *p)
 {
-    pthread_mutex_lock(&p->lock);
-    if (atomic_load(&p->broken) == 0) {
-        snprintf(p->broken_text, sizeof p->broken_text, "the program is ending");
-        p->broken_ms = hvi_now_ms();
-        atomic_store(&p->broken, HVD_ESHUTDOWN);
-    }
-    pthread_mutex_unlock(&p->lock);
+    note_broken(p, HVD_ESHUTDOWN, "the program is ending");
     hvi_gpu_wake(p);
 }
 
@@ -328,15 +338,8 @@ static bool start_thread(struct hvi_gpu *p, void *(*body)(void *), void *arg)
 void hvi_gpu_break(struct hvi_gpu *p, enum hvd_status status, bool say,
                    const char *text)
 {
-    pthread_mutex_lock(&p->lock);
-    if (atomic_load(&p->broken) != 0) {
-        pthread_mutex_unlock(&p->lock);
+    if (!note_broken(p, status, text))
         return;
-    }
-    snprintf(p->broken_text, sizeof p->broken_text, "%s", text);
-    p->broken_ms = hvi_now_ms();
-    atomic_store(&p->broken, (int)status);
-    pthread_mutex_unlock(&p->lock);
     hvi_log_warn("gpu", "%s", text);
     if (say &&
         p->setup.broken != NULL) /* first: launches end as their owner then says */

@@ -115,6 +115,11 @@ struct hvi_span hvi_chunks_chunk(const struct hvi_chunks *c, int64_t chunk)
     return (struct hvi_span){first, min_i64(c->chunk_elems, c->total - first)};
 }
 
+int64_t hvi_chunks_through(const struct hvi_chunks *c, int64_t chunks)
+{
+    return chunks == c->nchunks ? c->total : chunks * c->chunk_elems;
+}
+
 struct hvi_span hvi_chunks_slice(const struct hvi_chunks *c, int64_t chunk,
                                  int32_t nmembers, int32_t member)
 {
@@ -204,6 +209,13 @@ struct hvi_turn hvi_turn_at(int64_t nchunks, int64_t window, int64_t i)
         return (struct hvi_turn){i - pairs, true};
     return i % 2 == 0 ? (struct hvi_turn){i / 2, true}
                       : (struct hvi_turn){head + i / 2, false};
+}
+
+int64_t hvi_turn_of_back(int64_t nchunks, int64_t window, int64_t chunk)
+{
+    int64_t head = min_i64(nchunks, window);
+
+    return chunk < nchunks - head ? head + 2 * chunk : nchunks + chunk;
 }
 
 int64_t hvi_turns_out(int64_t nchunks, int64_t window, int64_t i)

@@ -67,6 +67,8 @@ void hvi_chunks_fini(struct hvi_chunks *c); /* accepts NULL and a zeroed struct 
 
 /** Virtual elements of chunk `chunk` (0 <= chunk < nchunks). */
 struct hvi_span hvi_chunks_chunk(const struct hvi_chunks *c, int64_t chunk);
+/** Elements of the first so many chunks (0 <= chunks <= nchunks). */
+int64_t hvi_chunks_through(const struct hvi_chunks *c, int64_t chunks);
 /** Virtual elements that `member` of nmembers folds of this chunk: hvi_slice() inside
  * it. */
 struct hvi_span hvi_chunks_slice(const struct hvi_chunks *c, int64_t chunk,
@@ -112,6 +114,8 @@ struct hvi_turn {
     bool back;
 };
 struct hvi_turn hvi_turn_at(int64_t nchunks, int64_t window, int64_t i);
+/** The step in which a chunk comes back. */
+int64_t hvi_turn_of_back(int64_t nchunks, int64_t window, int64_t chunk);
 /** Chunks that went out in the first i of these steps. */
 int64_t hvi_turns_out(int64_t nchunks, int64_t window, int64_t i);
 
