@@ -397,9 +397,10 @@ enum step { STEP_IDLE, STEP_MOVED, STEP_WAIT };
 static enum step run_progress(struct hvi_ctx *c)
 {
     struct hvi_exec *x = &c->x;
-    struct hvi_err err = {{0}};
+    struct hvi_err err;
     enum hvd_status rc;
 
+    err.text[0] = '\0'; /* not all of it: a step is shorter than a microsecond */
     if (!x->started) {
         while (x->stage < HVD_DTYPE_COUNT && (x->dtypes >> x->stage & 1) == 0)
             x->stage++;

@@ -39,8 +39,9 @@ struct hvi_op *hvi_op_new(size_t extra_bytes)
     if (op == NULL)
         return NULL;
     memset(op, 0, offsetof(struct hvi_op, dims));
-    atomic_store(&op->refs, 1);
-    atomic_store(&op->status, (uint32_t)HVD_INPROGRESS);
+    /* nobody else sees it yet: no order is needed, and none is paid for */
+    atomic_store_explicit(&op->refs, 1, memory_order_relaxed);
+    atomic_store_explicit(&op->status, (uint32_t)HVD_INPROGRESS, memory_order_relaxed);
     op->last_joined = -1;
     return op;
 }

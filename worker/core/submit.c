@@ -345,11 +345,8 @@ static enum hvd_status record_ready(struct hvi_ctx *c, const struct hvd_op *op,
                                     struct hvi_op *o, struct hvi_err *err)
 {
     struct hvi_err why = {{0}};
-    enum hvd_status rc;
+    enum hvd_status rc = check_memory(hvi_nccl_device(c->gpu), op, o->count, &why);
 
-    if (op->in.device != HVD_CUDA)
-        return HVD_OK;
-    rc = check_memory(hvi_nccl_device(c->gpu), op, o->count, &why);
     if (rc == HVD_OK)
         rc = hvi_device_ready(hvi_nccl_device(c->gpu), &op->ready, &o->ready, &why);
     if (rc != HVD_OK)
@@ -372,7 +369,7 @@ static enum hvd_status make_op(struct hvi_ctx *c, const struct hvd_op *op,
         return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", shown_name(op));
     *at = o; /* the entry's, whatever happens */
     rc = fill_op(o, op, set, count, err);
-    if (rc == HVD_OK)
+    if (rc == HVD_OK && op->in.device == HVD_CUDA)
         rc = record_ready(c, op, o, err);
     if (rc == HVD_OK) {
         rc = hvi_handle_add(o);
