@@ -1,5 +1,8 @@
 """horovod.tensorflow.keras and horovod.keras in fit(), with the Keras of this TensorFlow."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -245,6 +248,20 @@ def test_load_model(hvdk, tmp_path):
     x, y = data(hvdk.rank())
     loaded.fit(x, y, verbose=0)
     assert same_everywhere(hvdk, loaded)
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_a_copy_of_an_optimizer_is_distributed(hvdk, how):
+    if not KERAS3 and how == "pickle":
+        pytest.skip("Keras 2 keeps what cannot be pickled in the configuration's objects")
+    opt = hvdk.DistributedOptimizer(keras.optimizers.SGD(1.0), op=hvdk.Sum)
+    made = copy.deepcopy(opt) if how == "deepcopy" else pickle.loads(pickle.dumps(opt))
+    v = tf.Variable([0.0])
+    made.apply_gradients([(tf.constant([1.0 + hvdk.rank()]), v)])
+    assert float(v[0]) == -hvdk.size() * (hvdk.size() + 1) / 2
+    opt.register_local_var(v)
+    with pytest.raises(TypeError, match="local"):
+        copy.deepcopy(opt)
 
 
 def test_best_model_checkpoint(hvdk, tmp_path):

@@ -105,6 +105,11 @@ def test_example_with_fit():
     assert float(text.split("accuracy ")[1].split()[0]) > 75
 
 
+def test_example_with_a_session():
+    text = hvdrun(2, [os.path.join(EXAMPLES, "tensorflow_mnist.py"), "--steps", "200"])
+    assert float(text.split("accuracy ")[1].split()[0]) > 75
+
+
 def test_example_of_speed():
     text = hvdrun(2, [os.path.join(EXAMPLES, "tensorflow2_synthetic_benchmark.py"),
                       "--num-iters", "2", "--num-batches-per-iter", "2"])

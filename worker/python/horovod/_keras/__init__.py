@@ -12,6 +12,8 @@ Gradients are therefore reduced before they are clipped. With loss scaling they 
 before LossScaleOptimizer looks for infinities, so all ranks skip the same steps.
 """
 
+import copy
+
 import numpy as np
 
 from horovod import _native
@@ -73,6 +75,7 @@ class _Settings:
         self.sums = None
         self.accumulated = 1  # backward passes that Keras itself averages
         self.factor = 1
+        self.recipe = None  # arguments of _settings() that make the same again
         if passes > 1 and backend == "tensorflow":
             from horovod.tensorflow.gradient_aggregation_eager import (
                 LocalGradientAggregationHelperEager,
@@ -232,6 +235,26 @@ def _register_local_var(self, var):
         settings.helper.scale_local_gradients = settings.scale_local_gradients
 
 
+def _reduce_ex(self, protocol):
+    """Pickled like a plain Keras optimizer: class and configuration, ours too, without state."""
+    settings = self._hvd_settings
+    if settings.local or settings.layers:
+        raise TypeError("a distributed optimizer with local variables or layers cannot be copied "
+                        "or pickled: the copy would not know them")
+    return _rebuilt, (type(self).__mro__[1], self.get_config(), settings.recipe)
+
+
+def _deepcopy(self, memo):
+    function, arguments = _reduce_ex(self, 2)
+    made = memo[id(self)] = function(*copy.deepcopy(arguments, memo))
+    return made
+
+
+def _rebuilt(base, config, recipe):
+    """The counterpart of _reduce_ex()."""
+    return distributed_class(base, _settings(*recipe)).from_config(config)
+
+
 def _is_loss_scale(optimizer):
     return hasattr(optimizer, "inner_optimizer")
 
@@ -251,6 +274,7 @@ def distributed_class(base, settings):
         methods = {name: _no_autograph(function) for name, function in methods.items()}
     methods.update(
         _hvd_settings=settings, register_local_var=_register_local_var, _HAS_AGGREGATE_GRAD=True,
+        __reduce_ex__=_reduce_ex, __deepcopy__=_deepcopy,
         __module__=base.__module__, __doc__=base.__doc__, __qualname__=base.__qualname__,
     )
     return type(base.__name__, (base,), methods)
@@ -321,9 +345,13 @@ def _settings(backend, name, device_dense, device_sparse, compression, sparse_as
         raise ValueError("backward_passes_per_step must be > 0")
     options = _Options(name, device_dense, device_sparse, compression, sparse_as_dense, op,
                        gradient_predivide_factor, groups, process_set)
-    return _Settings(backend, reducer(backend, options), backward_passes_per_step,
+    made = _Settings(backend, reducer(backend, options), backward_passes_per_step,
                      average_aggregated_gradients, sparse_as_dense, process_set,
                      scale_local_gradients)
+    made.recipe = (backend, name, device_dense, device_sparse, compression, sparse_as_dense,
+                   gradient_predivide_factor, op, backward_passes_per_step,
+                   average_aggregated_gradients, groups, process_set, scale_local_gradients)
+    return made
 
 
 def _backend_of(optimizer):
