@@ -165,6 +165,39 @@ EOF
 nothing_stays
 echo "ok other debuggers"
 
+# ---- a megabyte of any bytes, by a pipe and by a terminal
+cat >eater.py <<'EOF'
+import hashlib, os, tty
+tty.setraw(0)
+os.write(1, b"ready\r\n")
+n, digest = 0, hashlib.sha256()
+while n < 1000000:
+    data = os.read(0, 65536)
+    n += len(data)
+    digest.update(data)
+os.write(1, b"got %d %s\r\n" % (n, digest.hexdigest().encode()))
+EOF
+python3 - >keys.txt <<'EOF'
+import random
+random.seed(1042)
+data = bytes(random.randrange(256) for _ in range(1000000)).replace(b"\x1d", b"\x1e")
+open("blob", "wb").write(data)
+print("expect 20 ready\nsend " + "".join("\\x%02x" % byte for byte in data) + "\nend 20 0")
+EOF
+got="got 1000000 $(sha256sum <blob | cut -d' ' -f1)"
+terminal log "${as_job[@]}" hvdrun -np 1 --debugger env --debug python3 eater.py <keys.txt
+grep -q "$got" log || die "what was pasted came otherwise"
+terminal log "${as_job[@]}" hvdrun -np 1 --debugger env --debug python3 eater.py <<'EOF'
+expect 20 ready
+send \x1dd
+expect 5 detached
+shell hvdrun attach 0 <blob >log1
+end 20 0
+EOF
+grep -q "$got" log1 || die "what came by a pipe came otherwise"
+nothing_stays
+echo "ok a megabyte of keys"
+
 # ---- a rank waits for one
 waiting_pid() { pid=$(sed -n "s/.*rank $1 on .*(pid \([0-9]*\)) waits for a debugger: gdb -p .*/\1/p" err) && [ -n "$pid" ]; }
 HVD_START_TIMEOUT=1 "${as_job[@]}" hvdrun -np 2 --wait-for-debugger ./debugged >out 2>err &
@@ -180,6 +213,7 @@ kill -0 $job || die "the job did not wait for rank 0"
 kill -CONT "$pid"
 wait $gdb
 wait $job
+# shellcheck disable=SC2034 # expect_status reads it
 status=$?
 expect_status 0
 expect_line out '^\[1\]<stdout>:answer 44, sum 2'
@@ -244,5 +278,28 @@ expect 20 exited normally
 send quit\r
 end 15 0
 EOF
-"${as_job[@]}" hvdrun --version >/dev/null
 echo "ok on another host"
+
+# a debugger that is not on one of them, and one that is attached as the line says
+mkdir only1
+ln -s "$(command -v gdb)" only1/gdb-here
+cat >job <<'EOF'
+exec hvdrun -H host1:1,host2:1 --debugger "$PWD/only1/gdb-here --args" --debug ./debugged
+EOF
+hosts_exec 2 mount -t tmpfs none "$T/only1"
+terminal log "${as_job[@]}" nsenter --target "$(tr -d ' ' <"$HOSTS_STATE/1.pid")" --mount --uts --ipc --net --pid \
+    --wd="$T" bash job <<'EOF'
+end 20 127
+sane
+EOF
+grep -q "hvdrun: host2: the debugger '$T/only1/gdb-here' is not there" log || die "host2 and its debugger are not named"
+hosts_exec 1 "${as_job[@]}" hvdrun -H host1:1,host2:1 --wait-for-debugger=1 ./debugged >out 2>err &
+job=$!
+await 30 "the line about rank 1" grep -q 'rank 1 on host2 .* waits for a debugger: ssh -t host2' err
+sed -n 's/.*debugger: ssh -t \(.* "gdb\) \(.*\)"$/ssh -T \1 -nx -q -batch \2 -ex continue"/p' err >attach
+hosts_exec 1 bash attach >gdb.out 2>&1 </dev/null
+wait $job
+status=$?
+expect_status 0
+grep -q 'exited normally' gdb.out || die "gdb by ssh says: $(tail -n 3 gdb.out)"
+echo "ok a debugger that is missing there, one by ssh"
