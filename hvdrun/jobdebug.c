@@ -45,6 +45,7 @@ struct client {
     int rank; /* -1: has not said yet */
     pid_t pid;
     bool attached, dead;
+    bool over; /* its rank is: nothing more is taken, what was sent it may read */
 };
 
 /* A debugged rank's terminal. */
@@ -233,7 +234,8 @@ static void reply(struct client *c, enum hvd_status status, const char *text)
     msg.status = status;
     msg.text = (char *)(uintptr_t)text;
     (void)hvi_chan_send(&c->chan, HVI_MSG_ATTACHED, &msg);
-    if (status != HVD_OK)
+    c->over = status != HVD_OK;
+    if (c->over)
         hvi_chan_end_output(&c->chan); /* it reads that, and closes */
 }
 
@@ -362,6 +364,8 @@ static void client_frame(struct hvi_chan *chan, const struct hvi_msg *msg)
 {
     struct client *c = chan->data;
 
+    if (c->over)
+        return;
     if (msg->type == HVI_MSG_ATTACH && c->rank < 0)
         on_attach(c, msg->body);
     else if (msg->type == HVI_MSG_TERM_SIZE && c->rank >= 0)
@@ -724,6 +728,7 @@ void hvi_job_debug_over(struct hvi_job *j, int rank)
     else
         reply(c, HVD_EINVAL, "the rank was not started");
     c->attached = false;
+    c->over = true;
 }
 
 /* ---- the end */

@@ -196,14 +196,17 @@ static enum hvd_status check_only_rank(const struct hvi_opts *o, int np,
 static enum hvd_status check_debug(const struct hvi_opts *o, int np,
                                    struct hvi_err *err)
 {
-    bool *under = calloc(2 * (size_t)np, sizeof *under);
-    bool *wait = under + np;
+    bool *under = calloc((size_t)np, sizeof *under);
+    bool *wait = calloc((size_t)np, sizeof *wait);
     char **words = NULL;
     size_t n;
     enum hvd_status rc;
 
-    if (under == NULL)
+    if (under == NULL || wait == NULL) {
+        free(under);
+        free(wait);
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    }
     rc = hvi_debugwords_ranks("--debug", o->debug, np, under, err);
     if (rc == HVD_OK)
         rc = hvi_debugwords_ranks("--wait-for-debugger", o->wait_debug, np, wait, err);
@@ -217,6 +220,7 @@ static enum hvd_status check_debug(const struct hvi_opts *o, int np,
         rc = hvi_debugwords_split(o->debugger, &words, &n, err);
     hvi_debugwords_free(words);
     free(under);
+    free(wait);
     return rc;
 }
 
