@@ -110,6 +110,7 @@ static void close_all(struct hvi_job *j)
     close_peer(&j->coord);
     for (size_t i = 0; i < j->plan->nhosts; i++)
         close_peer(&j->agent[i]);
+    hvi_job_debug_close(j);
     hvi_job_io_close(j);
     hvi_job_events_close(j);
 }
@@ -306,6 +307,7 @@ static void reap_all(struct hvi_job *j)
 
     while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
         reap(&j->coord, pid, status);
+        hvi_job_debug_reaped(j, pid, status);
         for (size_t i = 0; i < j->plan->nhosts; i++)
             reap(&j->agent[i], pid, status);
     }
@@ -397,12 +399,15 @@ static void on_started(struct hvi_job_peer *p, const Hvi__Started *m)
         hvi_log_debug("job", "rank=%d pid=%d started", m->rank, m->pid);
         if (!j->rank[m->rank].started)
             hvi_job_event_rank(j, m->rank, m->pid);
-        if (!j->rank[m->rank].started && ++j->nstarted == j->plan->np) {
+        if (j->rank[m->rank].started)
+            return;
+        j->rank[m->rank].started = true;
+        hvi_job_debug_started(j, m->rank);
+        if (++j->nstarted == j->plan->np) {
             uv_timer_stop(&j->start_timer);
             if (j->phase == HVI_JOB_RUNNING && !j->stopping)
                 hvi_job_input_start(j); /* no reader is missing now */
         }
-        j->rank[m->rank].started = true;
         return;
     }
     if (m->stage == 3)
@@ -420,6 +425,7 @@ static void check_rank(struct hvi_job *j, int rank)
     if (r->over || !j->verdict.rank[rank].exited || r->open_streams > 0)
         return;
     r->over = true;
+    hvi_job_debug_over(j, rank);
     j->nover++;
     hvi_job_check_over(j);
 }
@@ -756,9 +762,10 @@ static enum hvd_status make_place(struct hvi_job *j, struct hvi_err *err)
 
     if (getcwd(j->cwd, sizeof j->cwd) == NULL)
         return hvi_fail(err, HVD_EIO, "the working directory: %s", strerror(errno));
-    if (!j->plan->host[0].remote) /* its agent's; others make their own */
+    /* its agent's; others make their own. For a debugger, ours */
+    if (!j->plan->host[0].remote || j->opts->debug != NULL)
         rc = hvi_rundir_make(j->rundir, err);
-    return rc;
+    return rc == HVD_OK ? hvi_job_debug_listen(j, err) : rc;
 }
 
 /* Where the coordinator listens, and the job's key. */
@@ -933,7 +940,7 @@ static enum hvd_status init_ranks(struct hvi_job *j, struct hvi_err *err)
     }
     for (int r = 0; r < j->plan->np; r++) {
         j->rank[r].host = j->plan->place[r].host;
-        j->rank[r].open_streams = 2;
+        j->rank[r].open_streams = hvi_job_debug_has(j, r) ? 1 : 2;
     }
     return HVD_OK;
 }
@@ -1002,7 +1009,7 @@ static enum hvd_status check_limits(const struct hvi_job *j, struct hvi_err *err
 {
     size_t np = (size_t)j->plan->np;
     size_t need = FDS_OF_OUR_OWN + j->plan->nhosts * FDS_PER_HOST +
-                  (j->opts->output_dir != NULL ? 2 * np : 0);
+                  (j->opts->output_dir != NULL ? 2 * np : 0) + hvi_job_debug_fds(j);
     size_t local = j->plan->host[0].remote ? 0 : (size_t)j->plan->host[0].slots;
     char whom[48];
     enum hvd_status rc;
@@ -1024,6 +1031,7 @@ static void fini(struct hvi_job *j)
 {
     hvi_job_io_fini(j);
     hvi_job_events_fini(j);
+    hvi_job_debug_fini(j);
     hvi_chan_fini(&j->coord.chan);
     for (size_t i = 0; j->agent != NULL && i < j->plan->nhosts; i++)
         hvi_chan_fini(&j->agent[i].chan);
@@ -1050,8 +1058,10 @@ int hvi_job_run(const struct hvi_opts *opts, const struct hvi_plan *plan)
     signal(SIGXFSZ, SIG_IGN);  /* a file over the limit is an error of write() */
     prctl(PR_SET_DUMPABLE, 0); /* the job key is in memory: no core, no ptrace */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (hvi_job_events_open(j, &err) != HVD_OK) {
+    if (hvi_job_debug_open(j, &err) != HVD_OK ||
+        hvi_job_events_open(j, &err) != HVD_OK) {
         fprintf(stderr, "hvdrun: %s\n", err.text);
+        hvi_job_debug_fini(j);
         return HVI_EXIT_USAGE;
     }
     if (check_limits(j, &err) != HVD_OK || begin(j, &err) != HVD_OK) {
@@ -1064,6 +1074,7 @@ int hvi_job_run(const struct hvi_opts *opts, const struct hvi_plan *plan)
         hvi_job_check_over(j);
     }
     uv_run(&j->loop, UV_RUN_DEFAULT);
+    hvi_job_debug_end(j);
     if (j->left) {
         /* The lifelines end what still runs. Not exit(): it waits for libuv's threads,
          * and one may be writing to somebody who does not read. */

@@ -121,6 +121,7 @@ struct hvi_job {
     bool told_lost;
     bool *hidden; /* [np] of mux, or NULL */
     struct hvi_job_events events;
+    struct hvi_job_debug *debug; /* NULL: no rank is to be debugged */
     struct hvi_input input;
     uint64_t stdin_sent;
     /* timers and signals */
@@ -151,6 +152,8 @@ bool hvi_job_io_idle(const struct hvi_job *j);
 void hvi_job_say(struct hvi_job *j, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void hvi_job_output(struct hvi_job *j, const Hvi__Output *m);
+/** Tells the agent what was taken of a debugged rank's output, if at_least bytes. */
+void hvi_job_output_ack(struct hvi_job *j, int rank, uint64_t at_least);
 void hvi_job_input_start(struct hvi_job *j);
 void hvi_job_input_acked(struct hvi_job *j, int rank, uint64_t bytes);
 void hvi_job_flush(struct hvi_job *j);
@@ -187,6 +190,29 @@ char *hvi_job_ssh_text(struct hvi_job_peer *p);
 void hvi_job_ssh_ending(struct hvi_job_peer *p);
 void hvi_job_ssh_late_cb(uv_timer_t *t);
 void hvi_job_ssh_close(struct hvi_job_peer *p);
+
+/* jobdebug.c; without --debug and --wait-for-debugger they do nothing */
+/** Before anything is started; j->opts may be replaced. HVD_EINVAL: no terminal. */
+enum hvd_status hvi_job_debug_open(struct hvi_job *j, struct hvi_err *err);
+/** Descriptors it may need. */
+size_t hvi_job_debug_fds(const struct hvi_job *j);
+/** Listens in the runtime directory. HVD_EIO. */
+enum hvd_status hvi_job_debug_listen(struct hvi_job *j, struct hvi_err *err);
+/** It runs under a debugger: its output is the debugger's terminal. */
+bool hvi_job_debug_has(const struct hvi_job *j, int rank);
+void hvi_job_debug_started(struct hvi_job *j, int rank);
+/** false: whoever is attached has not read enough; the bytes are not acknowledged yet. */
+bool hvi_job_debug_output(struct hvi_job *j, int rank, const void *data,
+                          size_t size_bytes);
+/** Its terminal has taken so much of its input. */
+void hvi_job_debug_acked(struct hvi_job *j, int rank, uint64_t bytes);
+void hvi_job_debug_over(struct hvi_job *j, int rank);
+/** A child of ours has ended; it may be one of this file's. */
+void hvi_job_debug_reaped(struct hvi_job *j, pid_t pid, int status);
+void hvi_job_debug_close(struct hvi_job *j);
+/** After the loop: the terminal is as it was. Blocks for some seconds at most. */
+void hvi_job_debug_end(struct hvi_job *j);
+void hvi_job_debug_fini(struct hvi_job *j);
 
 /* jobevents.c; without --json-events they do nothing */
 /** Opens the file, before the job opens anything else. HVD_EINVAL, HVD_EIO. */

@@ -111,6 +111,12 @@ static void send_ack(struct hvi_job *j, int rank, int stream)
     (void)hvi_chan_send(&j->agent[j->rank[rank].host].chan, HVI_MSG_OUTPUT_ACK, &msg);
 }
 
+void hvi_job_output_ack(struct hvi_job *j, int rank, uint64_t at_least)
+{
+    if (j->handles_open && j->rank[rank].unacked[0] >= at_least)
+        send_ack(j, rank, 1);
+}
+
 static size_t backlog(const struct hvi_job *j)
 {
     size_t n = 0;
@@ -127,7 +133,8 @@ static void written_cb(void *data)
     if (backlog(j) < HVI_JOB_SINK_HIGH_BYTES) {
         for (int r = 0; r < j->plan->np; r++)
             for (int s = 1; s <= 2; s++)
-                if (j->rank[r].unacked[s - 1] >= HVI_JOB_ACK_BYTES)
+                if (j->rank[r].unacked[s - 1] >= HVI_JOB_ACK_BYTES &&
+                    !hvi_job_debug_has(j, r))
                     send_ack(j, r, s);
     }
     hvi_job_check_over(j);
@@ -166,6 +173,19 @@ static void set_stamp(struct hvi_job *j)
     j->mux.stamp = j->stamp;
 }
 
+/* Shown to who is attached; a file gets it too. */
+static void output_of_debugger(struct hvi_job *j, const Hvi__Output *m)
+{
+    uint64_t *unacked = &j->rank[m->rank].unacked[0];
+
+    if (j->file != NULL)
+        write_file(j, m->rank, 1, m->data.data, m->data.len);
+    *unacked += m->data.len;
+    if (hvi_job_debug_output(j, m->rank, m->data.data, m->data.len) &&
+        *unacked >= HVI_JOB_ACK_BYTES)
+        send_ack(j, m->rank, 1);
+}
+
 void hvi_job_output(struct hvi_job *j, const Hvi__Output *m)
 {
     struct hvi_job_rank *r;
@@ -179,6 +199,10 @@ void hvi_job_output(struct hvi_job *j, const Hvi__Output *m)
         if (r->open_streams > 0)
             r->open_streams--;
         hvi_job_flush(j);
+        return;
+    }
+    if (hvi_job_debug_has(j, m->rank)) {
+        output_of_debugger(j, m);
         return;
     }
     if (m->stream == 2)
@@ -246,7 +270,8 @@ static uint64_t unread(const struct hvi_job *j)
     uint64_t most = 0;
 
     for (int r = 0; r < j->plan->np; r++) {
-        bool reads = j->opts->stdin_rank == -2 || j->opts->stdin_rank == r;
+        bool reads = (j->opts->stdin_rank == -2 || j->opts->stdin_rank == r) &&
+                     !hvi_job_debug_has(j, r);
 
         if (reads && !j->verdict.rank[r].exited &&
             j->stdin_sent - j->rank[r].stdin_acked > most)
@@ -278,6 +303,10 @@ void hvi_job_input_acked(struct hvi_job *j, int rank, uint64_t bytes)
 {
     if (rank < 0 || rank >= j->plan->np)
         return;
+    if (hvi_job_debug_has(j, rank)) {
+        hvi_job_debug_acked(j, rank, bytes);
+        return;
+    }
     j->rank[rank].stdin_acked += bytes;
     if (j->input.paused && unread(j) < HVI_JOB_STDIN_WINDOW_BYTES)
         hvi_input_resume(&j->input);

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include "hvdrun/alloc.h"
+#include "hvdrun/attach.h"
 #include "hvdrun/checkbuild.h"
 #include "hvdrun/config.h"
+#include "hvdrun/debugwords.h"
 #include "hvdrun/doctor.h"
 #include "hvdrun/exitcode.h"
 #include "hvdrun/hosts.h"
@@ -162,6 +164,11 @@ static void show_plan(const struct hvi_opts *o, const char *source,
         fprintf(out, "  cores per rank %d\n", o->cores_per_rank);
     if (o->gpus_per_rank > 0)
         fprintf(out, "  GPUs per rank %d\n", o->gpus_per_rank);
+    if (o->debug != NULL)
+        fprintf(out, "  debug ranks %s under %s\n", o->debug,
+                o->debugger != NULL ? o->debugger : HVI_DEBUGGER_DEFAULT);
+    if (o->wait_debug != NULL)
+        fprintf(out, "  wait for a debugger at ranks %s\n", o->wait_debug);
     for (size_t i = 0; i < o->nenv; i++)
         fprintf(out, "  env %s=%s\n", o->env[i].name, o->env[i].value);
     if (o->ncommand > 0) {
@@ -186,6 +193,37 @@ static enum hvd_status check_only_rank(const struct hvi_opts *o, int np,
     return rc;
 }
 
+static enum hvd_status check_debug(const struct hvi_opts *o, int np,
+                                   struct hvi_err *err)
+{
+    bool *under = calloc((size_t)np, sizeof *under);
+    bool *wait = calloc((size_t)np, sizeof *wait);
+    char **words = NULL;
+    size_t n;
+    enum hvd_status rc;
+
+    if (under == NULL || wait == NULL) {
+        free(under);
+        free(wait);
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    }
+    rc = hvi_debugwords_ranks("--debug", o->debug, np, under, err);
+    if (rc == HVD_OK)
+        rc = hvi_debugwords_ranks("--wait-for-debugger", o->wait_debug, np, wait, err);
+    for (int r = 0; r < np && rc == HVD_OK; r++)
+        if (under[r] && wait[r])
+            rc = hvi_fail(err, HVD_EINVAL,
+                          "rank %d is in both --debug and --wait-for-debugger; name "
+                          "the ranks (--debug=0 --wait-for-debugger=1)",
+                          r);
+    if (rc == HVD_OK && o->debugger != NULL)
+        rc = hvi_debugwords_split(o->debugger, &words, &n, err);
+    hvi_debugwords_free(words);
+    free(under);
+    free(wait);
+    return rc;
+}
+
 /* Bad settings are found before anything is started. */
 static enum hvd_status check_settings(const struct hvi_opts *o, int np,
                                       struct hvi_err *err)
@@ -196,6 +234,8 @@ static enum hvd_status check_settings(const struct hvi_opts *o, int np,
 
     if (rc == HVD_OK)
         rc = check_only_rank(o, np, err);
+    if (rc == HVD_OK)
+        rc = check_debug(o, np, err);
     if (rc != HVD_OK)
         return rc;
     return hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S, HVI_LEASE_MIN_S,
@@ -307,9 +347,14 @@ int main(int argc, char **argv)
 {
     struct hvi_err err = {""};
     struct hvi_opts opts = {0};
-    enum hvd_status rc = hvi_opts_parse(argc, argv, &opts, &err);
+    enum hvd_status rc;
     int status;
 
+    if (argc > 1 && strcmp(argv[1], "attach") == 0) {
+        fill_standard_fds();
+        return hvi_attach_main(argc - 1, argv + 1);
+    }
+    rc = hvi_opts_parse(argc, argv, &opts, &err);
     fill_standard_fds();
     hvi_log_setup("hvdrun", HVI_LOG_WARN);
     if (rc == HVD_OK && opts.config_file != NULL)

@@ -31,8 +31,11 @@ static void spell(const struct hvi_opt *o, char *out, size_t cap)
         n += snprintf(out + n, cap - (size_t)n, "-%c, ", o->letter);
     if (o->single != NULL)
         n += snprintf(out + n, cap - (size_t)n, "-%s, ", o->single);
-    snprintf(out + n, cap - (size_t)n, "--%s%s%s", o->name, arg[0] != '\0' ? " " : "",
-             arg);
+    if (o->optional)
+        snprintf(out + n, cap - (size_t)n, "--%s[=%s]", o->name, arg);
+    else
+        snprintf(out + n, cap - (size_t)n, "--%s%s%s", o->name,
+                 arg[0] != '\0' ? " " : "", arg);
 }
 
 /* Words of text from column `at` on, continued at `indent`. */
@@ -87,16 +90,21 @@ static void help_obsolete(FILE *out)
 
 void hvi_optdoc_help(FILE *out)
 {
-    fputs("usage: hvdrun [-np N] [options] PROGRAM [arguments]\n"
-          "Runs PROGRAM N times as the ranks of one data-parallel job, joins their "
-          "output,\n"
-          "and returns the status of the rank that failed first.\n"
-          "\n"
-          "  hvdrun -np 4 ./train                 four ranks on this host\n"
-          "  hvdrun -H localhost:4 python t.py    the same, written as for horovodrun\n"
-          "  hvdrun -np 8 -H a:4,b:4 ./train      four on each of two hosts, by ssh\n"
-          "  hvdrun doctor -H a,b                 can a job run on these hosts?\n",
-          out);
+    fputs(
+        "usage: hvdrun [-np N] [options] PROGRAM [arguments]\n"
+        "Runs PROGRAM N times as the ranks of one data-parallel job, joins their "
+        "output,\n"
+        "and returns the status of the rank that failed first.\n"
+        "\n"
+        "  hvdrun -np 4 ./train                 four ranks on this host\n"
+        "  hvdrun -H localhost:4 python t.py    the same, written as for horovodrun\n"
+        "  hvdrun -np 8 -H a:4,b:4 ./train      four on each of two hosts, by ssh\n"
+        "  hvdrun doctor -H a,b                 can a job run on these hosts?\n"
+        "  hvdrun -np 4 --debug=1 gdb ./train   rank 1 under gdb, on a terminal of "
+        "its own\n"
+        "  hvdrun attach [JOB] RANK             this terminal to a rank that is under "
+        "one\n",
+        out);
     for (int s = HVI_OPT_JOB; s < HVI_OPT_SECTIONS; s++) {
         fprintf(out, "\n%s:\n", hvi_opt_section_name((enum hvi_opt_section)s));
         if (s == HVI_OPT_OBSOLETE) {
@@ -154,9 +162,9 @@ static void man_row(FILE *out, const struct hvi_opt *o)
     roff(out, o->name);
     fputs("\\fR", out);
     if (arg[0] != '\0') {
-        fputs(" \\fI", out);
+        fputs(o->optional ? "[=\\fI" : " \\fI", out);
         roff(out, arg);
-        fputs("\\fR", out);
+        fputs(o->optional ? "\\fR]" : "\\fR", out);
     }
     fputc('\n', out);
     if (o->section == HVI_OPT_OBSOLETE)
@@ -245,7 +253,9 @@ void hvi_optdoc_man(FILE *out)
         "In order: rank, host, host_index (from 0, in hosts), local_rank, local_size,\n"
         "cross_rank, cross_size.\n"
         ".TP\ncommand\nThe words of the program and its arguments.\n"
-        ".TP\nenvironment\nThe variables that options set for the ranks.\n",
+        ".TP\nenvironment\nThe variables that options set for the ranks.\n"
+        ".TP\ndebug, wait_for_debugger\nWith these options: ranks, and the words of "
+        "the debugger.\n",
         out);
     fputs(
         ".SH ENVIRONMENT\n"
@@ -299,7 +309,7 @@ static void list_spellings(FILE *out, bool with_arg, const char *sep)
     for (size_t i = 0; i < hvi_opt_count; i++) {
         const struct hvi_opt *o = &hvi_opt_table[i];
 
-        if (o->hidden || (with_arg && o->arg == HVI_ARG_NONE))
+        if (o->hidden || (with_arg && (o->arg == HVI_ARG_NONE || o->optional)))
             continue;
         if (!first)
             fputs(sep, out);
@@ -310,7 +320,7 @@ static void list_spellings(FILE *out, bool with_arg, const char *sep)
 
 static void case_row(FILE *out, const struct hvi_opt *o)
 {
-    if (o->hidden || o->arg == HVI_ARG_NONE)
+    if (o->hidden || o->arg == HVI_ARG_NONE || o->optional)
         return;
     fputs("    ", out);
     spellings(out, o, "|");

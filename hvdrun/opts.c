@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdrun/debugwords.h"
+#include "hvdrun/optline.h"
 #include "hvdrun/optnear.h"
 #include "hvdrun/optplace.h"
 #include "proto/base/env.h"
@@ -38,6 +40,9 @@ void hvi_opts_fini(struct hvi_opts *o)
         free(o->env_globs[i]);
     free(o->env_globs);
     free(o->config_file);
+    free(o->debug);
+    free(o->wait_debug);
+    free(o->debugger);
     free(o->interfaces);
     free(o->ssh_identity);
     free(o->json_events);
@@ -406,6 +411,17 @@ static enum hvd_status take_port_range(struct hvi_opts *o, const char *what,
     return rc == HVD_OK ? hvi_opts_setenv(o, "HVD_PORT_RANGE", value, err) : rc;
 }
 
+static enum hvd_status take_debugger(struct hvi_opts *o, const char *value,
+                                     struct hvi_err *err)
+{
+    if (o->debugger != NULL && strcmp(o->debugger, value) != 0)
+        return hvi_fail(err, HVD_EINVAL,
+                        "two debuggers are named, '%.40s' and '%.40s'; before a "
+                        "program of such a name write '--'",
+                        o->debugger, value);
+    return set_text(&o->debugger, value, err);
+}
+
 static enum hvd_status set_mode(struct hvi_opts *o, enum hvi_mode mode)
 {
     /* --help wins, then whichever came first */
@@ -515,6 +531,12 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
         return hvi_opts_parse_time(what, value, &o->start_timeout_ms, err);
     case HVI_OPT_CONFIG:
         return set_text(&o->config_file, value, err);
+    case HVI_OPT_DEBUG:
+        return set_text(&o->debug, value, err);
+    case HVI_OPT_DEBUGGER:
+        return take_debugger(o, value, err);
+    case HVI_OPT_WAIT_DEBUGGER:
+        return set_text(&o->wait_debug, value, err);
     case HVI_OPT_NOT_YET:
         return hvi_fail(err, HVD_EINVAL,
                         "%s: not yet: elastic jobs are not supported in this version; "
@@ -600,26 +622,6 @@ static struct poptOption *make_popt(void)
     return table;
 }
 
-/* "--blacklist-cooldown-range MIN MAX" is the one option with two words: joined here. */
-static const char **join_pairs(int argc, char **argv, char *room, size_t cap,
-                               int *argc_out)
-{
-    const char **copy = calloc((size_t)argc + 1, sizeof *copy);
-    int n = 0;
-
-    for (int i = 0; copy != NULL && i < argc; i++) {
-        copy[n++] = argv[i];
-        if (i > 0 && i + 2 < argc && room[0] == '\0' &&
-            strcmp(argv[i], "--blacklist-cooldown-range") == 0) {
-            snprintf(room, cap, "%s %s", argv[i + 1], argv[i + 2]);
-            copy[n++] = room;
-            i += 2;
-        }
-    }
-    *argc_out = n;
-    return copy;
-}
-
 static enum hvd_status refuse(poptContext ctx, int code, struct hvi_err *err)
 {
     char shown[128], near[64];
@@ -641,6 +643,30 @@ static enum hvd_status refuse(poptContext ctx, int code, struct hvi_err *err)
     if (code == POPT_ERROR_UNWANTEDARG)
         return hvi_fail(err, HVD_EINVAL, "option '%s' takes no argument", shown);
     return hvi_fail(err, HVD_EINVAL, "option '%s': %s", shown, poptStrerror(code));
+}
+
+/* What stands as the program may have been meant for --debug. */
+static enum hvd_status check_debug(const struct hvi_opts *o, bool dashes,
+                                   struct hvi_err *err)
+{
+    const char *program = o->ncommand > 0 ? o->command[0] : "";
+
+    if (o->debugger != NULL && o->debug == NULL && o->wait_debug == NULL)
+        return hvi_fail(err, HVD_EINVAL,
+                        "--debugger needs --debug or --wait-for-debugger");
+    if (o->debug == NULL || dashes || program[0] == '\0')
+        return HVD_OK;
+    if (hvi_debugwords_known(program))
+        return hvi_fail(err, HVD_EINVAL,
+                        "'%.40s' stands as the program; write it right behind --debug, "
+                        "or '--' before it if it is what is to be debugged",
+                        program);
+    if (strspn(program, "0123456789,-") == strlen(program))
+        return hvi_fail(err, HVD_EINVAL,
+                        "'%.40s' stands as the program; ranks are given with '=': "
+                        "--debug=%.40s",
+                        program, program);
+    return HVD_OK;
 }
 
 static enum hvd_status check_whole(const struct hvi_opts *o, struct hvi_err *err)
@@ -700,21 +726,22 @@ enum hvd_status hvi_opts_parse(int argc, char **argv, struct hvi_opts *out,
                          .grace_ms = HVI_GRACE_DEFAULT_MS,
                          .bind_to = HVI_BIND_AUTO,
                          .map_by = HVI_MAP_AUTO};
-    char pair[64] = "";
-    int joined = 0;
-    const char **words =
-        join_pairs(argc - doctor, argv + doctor, pair, sizeof pair, &joined);
+    struct hvi_optline line = {0};
     struct poptOption *table = make_popt();
     poptContext ctx = NULL;
     enum hvd_status rc = HVD_OK;
     int code = 0;
 
     o.given = calloc(hvi_opt_count, sizeof *o.given);
-    if (words == NULL || table == NULL || o.given == NULL) {
+    if (table == NULL || o.given == NULL) {
         rc = no_memory(err);
         goto done;
     }
-    ctx = poptGetContext("hvdrun", joined, words, table, POPT_CONTEXT_POSIXMEHARDER);
+    rc = hvi_optline_make(argc - doctor, argv + doctor, &line, err);
+    if (rc != HVD_OK)
+        goto done;
+    ctx =
+        poptGetContext("hvdrun", line.n, line.words, table, POPT_CONTEXT_POSIXMEHARDER);
     if (ctx == NULL) {
         rc = no_memory(err);
         goto done;
@@ -730,6 +757,8 @@ enum hvd_status hvi_opts_parse(int argc, char **argv, struct hvi_opts *out,
     if (rc == HVD_OK) {
         take_command(&o, ctx, argc - doctor, argv + doctor);
         rc = check_whole(&o, err);
+        if (rc == HVD_OK)
+            rc = check_debug(&o, line.dashes, err);
     }
     if (rc == HVD_OK && (o.mode == HVI_MODE_RUN || o.mode == HVI_MODE_DRY_RUN)) {
         rc = from_environment(&o, err);
@@ -742,7 +771,7 @@ done:
     if (ctx != NULL)
         poptFreeContext(ctx);
     free(table);
-    free(words);
+    hvi_optline_fini(&line);
     hvi_opts_fini(&o);
     return rc;
 }

@@ -68,12 +68,14 @@ struct hvi_opts {
     int64_t grace_ms, timeout_ms; /* timeout 0: none */
     int64_t start_timeout_ms;     /* 0: not given */
     char *config_file;
-    char *interfaces;    /* joined by commas */
-    char *advertise;     /* numeric; NULL: not given */
-    int port, port_last; /* of the coordinator; 0: any */
-    int ssh_port;        /* 0: not given */
-    char *ssh_identity;  /* NULL: not given */
-    char **ssh_args;     /* [nssh_args] words for ssh */
+    char *debug, *wait_debug; /* ranks, or "all"; NULL: not given */
+    char *debugger;           /* words separated by blanks; NULL: not given */
+    char *interfaces;         /* joined by commas */
+    char *advertise;          /* numeric; NULL: not given */
+    int port, port_last;      /* of the coordinator; 0: any */
+    int ssh_port;             /* 0: not given */
+    char *ssh_identity;       /* NULL: not given */
+    char **ssh_args;          /* [nssh_args] words for ssh */
     size_t nssh_args;
     char *rsh;              /* NULL: not given */
     char *agent_path;       /* on other hosts; NULL: not given */

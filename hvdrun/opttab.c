@@ -299,6 +299,32 @@ const struct hvi_opt hvi_opt_table[] = {
      .id = HVI_OPT_GRACE,
      .help =
          "Time between asking a rank to end (SIGTERM) and killing it; default: 10s"},
+    /* ---- debugging */
+    {.name = "debug",
+     .arg = HVI_ARG_TEXT,
+     .arg_name = "RANKS",
+     .optional = true,
+     .section = HVI_OPT_DEBUGGING,
+     .id = HVI_OPT_DEBUG,
+     .help = "Run these ranks (0,4-6; default: all) under a debugger, each on a "
+             "terminal of its own: a pane of tmux, or this terminal for the first and "
+             "'hvdrun attach' for the others. A debugger's name may follow: --debug=1 "
+             "lldb ./train"},
+    {.name = "debugger",
+     .arg = HVI_ARG_TEXT,
+     .arg_name = "COMMAND",
+     .section = HVI_OPT_DEBUGGING,
+     .id = HVI_OPT_DEBUGGER,
+     .help = "What runs them, words separated by blanks: 'gdb -q -x FILE', 'python3 -m "
+             "pdb'; default: gdb"},
+    {.name = "wait-for-debugger",
+     .arg = HVI_ARG_TEXT,
+     .arg_name = "RANKS",
+     .optional = true,
+     .section = HVI_OPT_DEBUGGING,
+     .id = HVI_OPT_WAIT_DEBUGGER,
+     .help = "Stop these ranks (default: all) before their first instruction and tell "
+             "how to attach a debugger; it, or kill -CONT, lets them go on"},
     /* ---- elastic */
     {.name = "min-np",
      .also = "min-num-proc",
@@ -603,6 +629,7 @@ const char *hvi_opt_section_name(enum hvi_opt_section section)
         [HVI_OPT_HOSTS] = "Hosts",
         [HVI_OPT_OUTPUT] = "Output",
         [HVI_OPT_END] = "End of the job",
+        [HVI_OPT_DEBUGGING] = "Debugging (no time limit but --timeout holds then)",
         [HVI_OPT_ELASTIC] = "Elastic jobs (not yet: these are refused with status 2)",
         [HVI_OPT_TUNING] = "Tuning",
         [HVI_OPT_TIMELINE] = "Timeline",

@@ -14,6 +14,7 @@ enum hvi_opt_section {
     HVI_OPT_HOSTS,
     HVI_OPT_OUTPUT,
     HVI_OPT_END,
+    HVI_OPT_DEBUGGING,
     HVI_OPT_ELASTIC,
     HVI_OPT_TUNING,
     HVI_OPT_TIMELINE,
@@ -77,6 +78,9 @@ enum hvi_opt_id {
     HVI_OPT_TIMEOUT,
     HVI_OPT_START_TIMEOUT,
     HVI_OPT_CONFIG,
+    HVI_OPT_DEBUG,
+    HVI_OPT_DEBUGGER,
+    HVI_OPT_WAIT_DEBUGGER,
     HVI_OPT_NOT_YET, /* elastic jobs: refused, in one line */
     HVI_OPT_NO_STALL,
     HVI_OPT_TCP,
@@ -109,8 +113,9 @@ struct hvi_opt {
     enum hvi_opt_arg arg;
     enum hvi_opt_section section;
     enum hvi_opt_id id;
-    char letter; /* -x, or 0 */
-    bool hidden; /* not in the texts */
+    char letter;   /* -x, or 0 */
+    bool hidden;   /* not in the texts */
+    bool optional; /* the argument may be missing: --name[=ARG], never --name ARG */
 };
 
 extern const struct hvi_opt hvi_opt_table[];

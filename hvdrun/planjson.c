@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdrun/debugwords.h"
 #include "hvdrun/spec.h"
 
 static json_t *text(const char *t)
@@ -100,6 +101,43 @@ static json_t *environment(const struct hvi_opts *o)
     return all;
 }
 
+static json_t *marked(const char *list, int np)
+{
+    bool *chosen = calloc((size_t)np, sizeof *chosen);
+    json_t *all = json_array();
+
+    if (chosen != NULL && hvi_debugwords_ranks("", list, np, chosen, NULL) == HVD_OK)
+        for (int r = 0; r < np; r++)
+            if (chosen[r])
+                (void)json_array_append_new(all, json_integer(r));
+    free(chosen);
+    return all;
+}
+
+/* Only where it was asked for. */
+static void put_debug(json_t *root, const struct hvi_opts *o, int np)
+{
+    json_t *words;
+    char **list = NULL;
+    size_t n = 0;
+
+    if (o->wait_debug != NULL)
+        (void)json_object_set_new(
+            root, "wait_for_debugger",
+            json_pack("{so}", "ranks", marked(o->wait_debug, np)));
+    if (o->debug == NULL ||
+        hvi_debugwords_split(o->debugger != NULL ? o->debugger : HVI_DEBUGGER_DEFAULT,
+                             &list, &n, NULL) != HVD_OK)
+        return;
+    words = json_array();
+    for (size_t i = 0; i < n; i++)
+        (void)json_array_append_new(words, text(list[i]));
+    hvi_debugwords_free(list);
+    (void)json_object_set_new(
+        root, "debug",
+        json_pack("{so so}", "ranks", marked(o->debug, np), "debugger", words));
+}
+
 /* Lists leave out what there was no memory for. */
 static bool whole(const json_t *root, const struct hvi_opts *o,
                   const struct hvi_plan *p)
@@ -121,6 +159,7 @@ enum hvd_status hvi_planjson_write(const struct hvi_opts *o, const char *kind,
         "bind_to", hvi_bind_word(o->bind_to), "map_by", hvi_map_word(o->map_by),
         "cores_per_rank", o->cores_per_rank, "gpus_per_rank", o->gpus_per_rank);
 
+    put_debug(root, o, p->np);
     if (!whole(root, o, p))
         rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
     else if (json_dumpf(root, out, JSON_INDENT(2)) != 0 || fputc('\n', out) == EOF)

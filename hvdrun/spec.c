@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdrun/debugwords.h"
 #include "proto/base/env.h"
 
 #define CACHE_MAX 4096 /* what the coordinator keeps at most; more is the same */
@@ -157,6 +158,29 @@ static bool in_environ(char **environ_list, const char *name)
     return false;
 }
 
+static bool debugging(const struct hvi_opts *o)
+{
+    return o->debug != NULL || o->wait_debug != NULL;
+}
+
+/* A rank may sit in its debugger for days; without --start-timeout, which was meant. */
+static int64_t start_timeout_ms(const struct hvi_opts *o)
+{
+    return o->start_timeout_ms == 0 && debugging(o) ? HVI_DEBUG_START_S * INT64_C(1000)
+                                                    : o->start_timeout_ms;
+}
+
+static void put_debugging(const struct hvi_spec *s, struct vars *v)
+{
+    const char *term = getenv("TERM");
+
+    if (!debugging(s->opts))
+        return;
+    put(v, "HVD_NCCL_TIMEOUT_SECONDS", "0");
+    if (s->opts->no_env && term != NULL) /* the debugger's terminal is this one */
+        put(v, "TERM", term);
+}
+
 /* What all ranks of a host share. Later settings of a name win in the agent. */
 static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
 {
@@ -177,12 +201,13 @@ static void put_common(const struct hvi_spec *s, size_t host, struct vars *v)
     if ((s->opts->no_env || !in_environ(s->environ, "MASTER_PORT")) &&
         s->master_port > 0)
         put_int(v, "MASTER_PORT", s->master_port);
-    if (s->opts->start_timeout_ms > 0) {
+    if (start_timeout_ms(s->opts) > 0) {
         put_int(v, "HVD_START_TIMEOUT",
-                (int)((s->opts->start_timeout_ms + 999) / 1000));
+                (int)((start_timeout_ms(s->opts) + 999) / 1000));
         put_int(v, "HOROVOD_START_TIMEOUT",
-                (int)((s->opts->start_timeout_ms + 999) / 1000));
+                (int)((start_timeout_ms(s->opts) + 999) / 1000));
     }
+    put_debugging(s, v);
     if (s->opts->interfaces != NULL)
         put(v, "HVD_NETWORK_INTERFACES", s->opts->interfaces);
     if (s->tty)
@@ -207,7 +232,7 @@ static void put_rank(const struct hvi_spec *s, int rank, struct vars *v)
     put_int(v, "HOROVOD_CROSS_SIZE", p->cross_size);
 }
 #define RANK_VARS 10
-#define COMMON_VARS 16
+#define COMMON_VARS 20
 
 static size_t count(char **list)
 {
@@ -223,6 +248,7 @@ struct ranks {
     Hvi__RankSpec *room;
     Hvi__RankSpec **list;
     struct vars vars;
+    bool *marked; /* [np] */
     size_t n;
 };
 
@@ -230,7 +256,30 @@ static void ranks_fini(struct ranks *r)
 {
     free(r->room);
     free(r->list);
+    free(r->marked);
     vars_fini(&r->vars);
+}
+
+/* RankSpec.debug of those that a list names. */
+static enum hvd_status mark(struct ranks *r, const struct hvi_spec *s, const char *what,
+                            const char *list, uint32_t kind, struct hvi_err *err)
+{
+    enum hvd_status rc = hvi_debugwords_ranks(what, list, s->plan->np, r->marked, err);
+
+    for (size_t i = 0; i < r->n && rc == HVD_OK; i++)
+        if (r->marked[r->room[i].rank])
+            r->room[i].debug = kind;
+    return rc;
+}
+
+static enum hvd_status mark_debugged(struct ranks *r, const struct hvi_spec *s,
+                                     struct hvi_err *err)
+{
+    enum hvd_status rc = mark(r, s, "--debug", s->opts->debug, 1, err);
+
+    if (rc == HVD_OK)
+        rc = mark(r, s, "--wait-for-debugger", s->opts->wait_debug, 2, err);
+    return rc;
 }
 
 static enum hvd_status ranks_init(struct ranks *r, const struct hvi_spec *s,
@@ -242,7 +291,8 @@ static enum hvd_status ranks_init(struct ranks *r, const struct hvi_spec *s,
     r->n = (size_t)s->plan->host[host].slots;
     r->room = calloc(r->n, sizeof *r->room);
     r->list = calloc(r->n, sizeof(Hvi__RankSpec *));
-    if (r->room == NULL || r->list == NULL ||
+    r->marked = calloc((size_t)s->plan->np, sizeof *r->marked);
+    if (r->room == NULL || r->list == NULL || r->marked == NULL ||
         vars_init(&r->vars, r->n * RANK_VARS) != HVD_OK)
         return HVD_ENOMEM;
     for (size_t i = 0; i < r->n; i++) {
@@ -255,6 +305,37 @@ static enum hvd_status ranks_init(struct ranks *r, const struct hvi_spec *s,
         r->room[i].env = r->vars.list + before;
         r->room[i].n_env = r->vars.n - before;
         r->list[i] = &r->room[i];
+    }
+    return HVD_OK;
+}
+
+/* The words of --debugger. */
+struct debugger {
+    char **words;
+    ProtobufCBinaryData *list;
+    size_t n;
+};
+
+static void debugger_fini(struct debugger *d)
+{
+    hvi_debugwords_free(d->words);
+    free(d->list);
+}
+
+static enum hvd_status debugger_init(struct debugger *d, const char *command,
+                                     struct hvi_err *err)
+{
+    enum hvd_status rc = hvi_debugwords_split(
+        command != NULL ? command : HVI_DEBUGGER_DEFAULT, &d->words, &d->n, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    d->list = calloc(d->n, sizeof *d->list);
+    if (d->list == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    for (size_t i = 0; i < d->n; i++) {
+        d->list[i].data = (uint8_t *)d->words[i];
+        d->list[i].len = strlen(d->words[i]);
     }
     return HVD_OK;
 }
@@ -305,6 +386,7 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
     struct vars vars = {0};
     struct ranks ranks = {0};
     ProtobufCBinaryData *argv = calloc((size_t)s->opts->ncommand, sizeof *argv);
+    struct debugger debugger = {0};
     const char *cwd = s->opts->wdir != NULL ? s->opts->wdir : s->cwd;
     enum hvd_status rc = HVD_OK;
 
@@ -314,6 +396,11 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
         rc = hvi_fail(err, HVD_ENOMEM, "out of memory");
         goto done;
     }
+    rc = mark_debugged(&ranks, s, err);
+    if (rc == HVD_OK && s->opts->debug != NULL)
+        rc = debugger_init(&debugger, s->opts->debugger, err);
+    if (rc != HVD_OK)
+        goto done;
     put_common(s, host, &vars);
     for (int i = 0; i < s->opts->ncommand; i++) {
         argv[i].data = (uint8_t *)s->opts->command[i];
@@ -340,6 +427,8 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
     msg.cores_per_rank = (uint32_t)s->opts->cores_per_rank;
     msg.gpus_per_rank = (uint32_t)s->opts->gpus_per_rank;
     msg.oversubscribe_gpu = s->opts->oversubscribe_gpu;
+    msg.debugger = debugger.list;
+    msg.n_debugger = debugger.n;
     if (s->plan->host[host].remote) {
         msg.other_endpoints = (char **)(uintptr_t)s->others;
         msg.n_other_endpoints = s->nothers;
@@ -352,6 +441,7 @@ enum hvd_status hvi_spec_agent(const struct hvi_spec *s, size_t host,
         rc = hvi_fail(err, rc, "%s", hvi_status_text(rc));
 done:
     free(argv);
+    debugger_fini(&debugger);
     vars_fini(&vars);
     ranks_fini(&ranks);
     return rc;
@@ -399,9 +489,11 @@ enum hvd_status hvi_spec_settings(const struct hvi_opts *o, Hvi__CoordConfig *ou
                           : cache > CACHE_MAX ? CACHE_MAX
                                               : (uint32_t)cache;
     out->stall_warn_ms = off != 0 ? 0 : (uint32_t)(warn_s * 1000);
-    out->stall_shutdown_ms = (uint32_t)(stop_s * 1000);
-    out->start_timeout_ms = o->start_timeout_ms > 0 ? (uint32_t)o->start_timeout_ms
+    out->stall_shutdown_ms = debugging(o) ? 0 : (uint32_t)(stop_s * 1000);
+    out->start_timeout_ms = start_timeout_ms(o) > 0 ? (uint32_t)start_timeout_ms(o)
                                                     : (uint32_t)(start_s * 1000);
+    if (debugging(o) && hvi_opts_env(o, "STALL_CHECK_TIME_SECONDS") == NULL)
+        out->stall_warn_ms = 0; /* whoever waits knows for whom */
     return HVD_OK;
 }
 

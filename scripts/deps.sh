@@ -24,6 +24,7 @@ testing='  libcriterion-dev          libcriterion-dev
            python3                   python3
            procps                    procps
            gdb                       gdb
+           tmux                      tmux
            iproute2                  iproute2
            openssh-client            openssh-client
            mandoc                    mandoc

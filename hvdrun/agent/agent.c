@@ -61,7 +61,8 @@ struct agent {
     char cgroup[256];
     int cgroup_fd, null_fd;
     /* the job */
-    char **argv;
+    char **argv, **debug_argv; /* debug_argv: of ranks under a debugger, or NULL */
+    size_t ndebugger;          /* its words that are the debugger's, owned */
     char *cwd, *host, *coordinator;
     uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
     struct hvi_jobenv env;
@@ -189,6 +190,20 @@ static bool command_exists(const struct agent *a)
     return n > 0 && n < (int)sizeof path && access(path, F_OK) == 0;
 }
 
+static void word_debugger(const struct agent *a, int error, char *out, size_t cap)
+{
+    char shown[256];
+
+    hvi_escape(shown, sizeof shown, a->debug_argv[0], strlen(a->debug_argv[0]));
+    if (error == ENOENT)
+        snprintf(out, cap,
+                 "the debugger '%s' is not there; install it, or name another one "
+                 "(--debugger)",
+                 shown);
+    else
+        snprintf(out, cap, "cannot run the debugger '%s': %s", shown, strerror(error));
+}
+
 static void word_exec(const struct agent *a, int error, char *out, size_t cap)
 {
     char shown[256];
@@ -218,6 +233,13 @@ static void on_started(struct hvi_rank *r, const struct hvi_spawn_failure *f)
         hvi_escape(shown, sizeof shown, a->cwd, strlen(a->cwd));
         snprintf(text, sizeof text, "working directory %s: %s", shown,
                  strerror(f->error));
+    } else if (f->stage == HVI_SPAWN_TRACE) {
+        snprintf(text, sizeof text,
+                 "no debugger can hold a rank here: ptrace: %s; is it forbidden "
+                 "(kernel.yama.ptrace_scope, a container)?",
+                 strerror(f->error));
+    } else if (f->stage == HVI_SPAWN_EXEC && r->debug == HVI_RANK_TERMINAL) {
+        word_debugger(a, f->error, text, sizeof text);
     } else if (f->stage == HVI_SPAWN_EXEC) {
         word_exec(a, f->error, text, sizeof text);
     } else if (f->stage != 0) {
@@ -361,6 +383,7 @@ static void launch(struct agent *a)
                                 .ops = &rank_ops,
                                 .owner = a,
                                 .argv = a->argv,
+                                .debug_argv = a->debug_argv,
                                 .cwd = a->cwd,
                                 .env = &a->env,
                                 .null_fd = a->null_fd,
@@ -409,6 +432,14 @@ static void link_up(void *data)
 
 /* pid: who said HELLO for the rank, often a child of what we started (`sh run.sh`); its
  * number means something here if it is in the rank's process group. */
+/* It belongs to what we started for this rank. */
+static bool is_of(const struct hvi_rank *r, pid_t pid)
+{
+    if (r->debug == HVI_RANK_TERMINAL) /* a debugger gives its program a group */
+        return hvi_procstat_session(pid) == r->pid;
+    return hvi_procstat_group(pid) == r->pid;
+}
+
 static const char *rank_state(struct agent *a, int32_t rank, int32_t pid,
                               char out[HVI_PROCSTAT_WORDS_MAX])
 {
@@ -416,11 +447,10 @@ static const char *rank_state(struct agent *a, int32_t rank, int32_t pid,
         const struct hvi_rank *r = &a->ranks[i];
 
         if (r->rank == rank)
-            return r->exited     ? "exited"
-                   : r->pid == 0 ? "not started"
-                   : pid > 0 && hvi_procstat_group(pid) == r->pid
-                       ? hvi_procstat_words(pid, out)
-                       : hvi_procstat_words(r->pid, out);
+            return r->exited                  ? "exited"
+                   : r->pid == 0              ? "not started"
+                   : pid > 0 && is_of(r, pid) ? hvi_procstat_words(pid, out)
+                                              : hvi_procstat_words(r->pid, out);
     }
     return "unknown";
 }
@@ -626,6 +656,10 @@ static enum hvd_status take_ranks(struct agent *a, const Hvi__JobSpec *s)
         r->rank = s->ranks[i]->rank;
         r->local_rank = s->ranks[i]->local_rank;
         r->pidfd = r->fail_fd = -1;
+        r->debug = (enum hvi_rank_debug)s->ranks[i]->debug;
+        if (s->ranks[i]->debug > HVI_RANK_HELD ||
+            (r->debug == HVI_RANK_TERMINAL && a->debug_argv == NULL))
+            return HVD_EINVAL;
         if (put_vars(&r->env, s->ranks[i]->env, s->ranks[i]->n_env) != HVD_OK)
             return HVD_EINVAL;
     }
@@ -677,6 +711,31 @@ static void take_endpoints(struct agent *a, const Hvi__JobSpec *s)
         add_endpoint(a, strdup(s->other_endpoints[i]));
 }
 
+static enum hvd_status take_words(struct agent *a, const Hvi__JobSpec *s)
+{
+    a->argv = calloc(s->n_argv + 1, sizeof *a->argv);
+    if (a->argv == NULL)
+        return HVD_ENOMEM;
+    for (size_t i = 0; i < s->n_argv; i++) {
+        a->argv[i] = dup_bytes(&s->argv[i]);
+        if (a->argv[i] == NULL)
+            return HVD_ENOMEM;
+    }
+    if (s->n_debugger == 0)
+        return HVD_OK;
+    a->debug_argv = calloc(s->n_debugger + s->n_argv + 1, sizeof *a->debug_argv);
+    if (a->debug_argv == NULL)
+        return HVD_ENOMEM;
+    for (size_t i = 0; i < s->n_debugger; i++) {
+        a->debug_argv[i] = dup_bytes(&s->debugger[i]);
+        if (a->debug_argv[i] == NULL)
+            return HVD_ENOMEM;
+        a->ndebugger++;
+    }
+    memcpy(a->debug_argv + s->n_debugger, a->argv, s->n_argv * sizeof *a->argv);
+    return HVD_OK;
+}
+
 static enum hvd_status take_spec(struct agent *a, const Hvi__JobSpec *s,
                                  struct hvi_err *err)
 {
@@ -695,14 +754,9 @@ static enum hvd_status take_spec(struct agent *a, const Hvi__JobSpec *s,
     memcpy(a->job_id, s->job_id.data, sizeof a->job_id);
     take_endpoints(a, s);
     a->coordinator = strdup(s->coordinator);
-    a->argv = calloc(s->n_argv + 1, sizeof *a->argv);
-    if (a->cwd == NULL || a->host == NULL || a->coordinator == NULL || a->argv == NULL)
+    if (a->cwd == NULL || a->host == NULL || a->coordinator == NULL ||
+        take_words(a, s) != HVD_OK)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
-    for (size_t i = 0; i < s->n_argv; i++) {
-        a->argv[i] = dup_bytes(&s->argv[i]);
-        if (a->argv[i] == NULL)
-            return hvi_fail(err, HVD_ENOMEM, "out of memory");
-    }
     rc = take_ranks(a, s);
     if (rc == HVD_OK)
         rc = put_host_vars(&a->env);
@@ -790,7 +844,8 @@ static void on_ack(struct agent *a, const Hvi__OutputAck *m)
 static void on_stdin(struct agent *a, const Hvi__StdinData *m)
 {
     for (int i = 0; i < a->nranks; i++)
-        if ((m->rank == -2 || m->rank == a->ranks[i].rank) &&
+        if ((m->rank == a->ranks[i].rank ||
+             (m->rank == -2 && a->ranks[i].debug != HVI_RANK_TERMINAL)) &&
             a->ranks[i].in.chan != NULL)
             hvi_win_write(&a->ranks[i].in, m->data.data, m->data.len);
 }
@@ -802,6 +857,15 @@ static void on_signal(struct agent *a, const Hvi__Signal *m)
     for (int i = 0; i < a->nranks; i++)
         if (m->rank < 0 || m->rank == a->ranks[i].rank)
             hvi_rank_signal(&a->ranks[i], m->signo);
+}
+
+static void on_term_size(struct agent *a, const Hvi__TermSize *m)
+{
+    struct hvi_rank *r = find_rank(a, m->rank);
+
+    if (r != NULL && m->rows >= 1 && m->rows <= UINT16_MAX && m->columns >= 1 &&
+        m->columns <= UINT16_MAX)
+        hvi_rank_resize(r, (uint16_t)m->rows, (uint16_t)m->columns);
 }
 
 static void hvdrun_frame(struct hvi_chan *c, const struct hvi_msg *msg)
@@ -818,6 +882,9 @@ static void hvdrun_frame(struct hvi_chan *c, const struct hvi_msg *msg)
         break;
     case HVI_MSG_STDIN_DATA:
         on_stdin(a, msg->body);
+        break;
+    case HVI_MSG_TERM_SIZE:
+        on_term_size(a, msg->body);
         break;
     case HVI_MSG_SIGNAL:
         on_signal(a, msg->body);
@@ -889,6 +956,9 @@ static void free_agent(struct agent *a)
     for (size_t i = 0; a->argv != NULL && a->argv[i] != NULL; i++)
         free(a->argv[i]);
     free(a->argv);
+    for (size_t i = 0; i < a->ndebugger; i++)
+        free(a->debug_argv[i]);
+    free(a->debug_argv);
     free(a->cwd);
     free(a->host);
     free(a->coordinator);

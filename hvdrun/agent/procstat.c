@@ -109,18 +109,30 @@ const char *hvi_procstat_words(pid_t pid, char out[HVI_PROCSTAT_WORDS_MAX])
     return out;
 }
 
-pid_t hvi_procstat_group(pid_t pid)
+/* Field number n of those behind the state: 0 parent, 1 group, 2 session. */
+static pid_t stat_field(pid_t pid, int n)
 {
     char line[512];
-    const char *p = NULL;
-    char *end;
+    char *at = NULL;
 
     if (read_stat(pid, line))
-        p = strrchr(line, ')');
-    if (p == NULL || strlen(p) < 5)
+        at = strrchr(line, ')');
+    if (at == NULL || strlen(at) < 5)
         return 0;
-    (void)strtol(p + 4, &end, 10); /* the parent */
-    return (pid_t)strtol(end, NULL, 10);
+    at += 4;
+    while (n-- > 0)
+        (void)strtol(at, &at, 10);
+    return (pid_t)strtol(at, NULL, 10);
+}
+
+pid_t hvi_procstat_group(pid_t pid)
+{
+    return stat_field(pid, 1);
+}
+
+pid_t hvi_procstat_session(pid_t pid)
+{
+    return stat_field(pid, 2);
 }
 
 uint64_t hvi_procstat_oom_kills(void)

@@ -15,6 +15,8 @@ const char *hvi_procstat_words(pid_t pid, char out[HVI_PROCSTAT_WORDS_MAX]);
 pid_t hvi_procstat_tracer(pid_t pid);
 /** Its process group, 0: it is gone. */
 pid_t hvi_procstat_group(pid_t pid);
+/** Its session, 0: it is gone. */
+pid_t hvi_procstat_session(pid_t pid);
 /** How often the kernel of this host killed a process for want of memory since it
  * started, also in a cgroup; 0: unknown. */
 uint64_t hvi_procstat_oom_kills(void);

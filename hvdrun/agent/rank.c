@@ -5,9 +5,12 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "hvdrun/agent/session.h"
 #include "proto/base/clock.h"
 
 static void close_fd(int *fd)
@@ -24,6 +27,18 @@ static void close_poll(uv_poll_t *p, bool *open)
     *open = false;
 }
 
+/* Its exec is done: the system stops it for us, its tracer. We let go of it, stopped. */
+static void let_hold(const struct hvi_rank *r)
+{
+    siginfo_t info = {.si_pid = 0};
+
+    while (waitid(P_PID, (id_t)r->pid, &info, WSTOPPED | WEXITED | WNOWAIT) != 0 &&
+           errno == EINTR)
+        ;
+    if (info.si_code == CLD_TRAPPED)
+        (void)ptrace(PTRACE_DETACH, r->pid, NULL, (void *)(intptr_t)SIGSTOP);
+}
+
 /* The exec has happened (end of file) or has failed (a record). */
 static void start_cb(uv_poll_t *p, int status, int events)
 {
@@ -38,6 +53,8 @@ static void start_cb(uv_poll_t *p, int status, int events)
         f.stage = f.error = 0;
     close_poll(p, &r->start_poll_open);
     close_fd(&r->fail_fd);
+    if (f.stage == 0 && r->debug == HVI_RANK_HELD)
+        let_hold(r);
     r->ops->on_started(r, &f);
 }
 
@@ -62,6 +79,8 @@ static void ended(struct hvi_rank *r)
     if (r->start_poll_open)
         start_cb(&r->start_poll, 0, 0);
     kill(-r->pid, SIGKILL);
+    if (r->debug == HVI_RANK_TERMINAL) /* it ran its program in another group */
+        hvi_session_kill(r->pid);
     hvi_keeper_remove(r->keeper, r->pid);
     while (waitpid(r->pid, &status, 0) < 0 && errno == EINTR)
         ;
@@ -114,6 +133,27 @@ static enum hvd_status make_pipes(struct fds *f, bool with_stdin, struct hvi_err
     return HVD_OK;
 }
 
+/* A terminal stands for all three: out[1] is its inner side, out[0] and in[1] ours. */
+static enum hvd_status make_terminal(const struct hvi_rank *r, struct fds *f,
+                                     struct hvi_err *err)
+{
+    struct winsize size = {.ws_row = r->rows, .ws_col = r->columns};
+    char name[64];
+
+    f->out[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (f->out[0] >= 0)
+        f->in[1] = fcntl(f->out[0], F_DUPFD_CLOEXEC, 3);
+    if (f->in[1] >= 0 && grantpt(f->out[0]) == 0 && unlockpt(f->out[0]) == 0 &&
+        ptsname_r(f->out[0], name, sizeof name) == 0)
+        f->out[1] = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (f->out[1] < 0)
+        return hvi_fail(err, HVD_EIO, "a terminal for the debugger: %s",
+                        strerror(errno));
+    if (r->rows > 0)
+        (void)ioctl(f->out[0], TIOCSWINSZ, &size);
+    return HVD_OK;
+}
+
 /* Hands our pipe ends to the loop. */
 static enum hvd_status watch(struct hvi_rank *r, const struct hvi_rank_common *c,
                              struct fds *f, struct hvi_err *err)
@@ -121,7 +161,7 @@ static enum hvd_status watch(struct hvi_rank *r, const struct hvi_rank_common *c
     int *ends[2] = {&f->out[0], &f->err[0]};
     enum hvd_status rc = HVD_OK;
 
-    for (int i = 0; i < 2 && rc == HVD_OK; i++) {
+    for (int i = 0; i < 2 && rc == HVD_OK && *ends[i] >= 0; i++) {
         rc = hvi_wout_open(&r->out[i], c->loop, *ends[i], c->chan, r->rank,
                            (uint32_t)i + 1, c->window_bytes, stream_end, r, err);
         *ends[i] = -1;
@@ -152,8 +192,13 @@ enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common 
                                struct hvi_err *err)
 {
     struct fds f = {{-1, -1}, {-1, -1}, {-1, -1}};
-    struct hvi_spawn_plan plan = {
-        .argv = c->argv, .cwd = c->cwd, .cpus = r->cpus, .note = r->note};
+    bool terminal = r->debug == HVI_RANK_TERMINAL;
+    struct hvi_spawn_plan plan = {.argv = terminal ? c->debug_argv : c->argv,
+                                  .cwd = c->cwd,
+                                  .cpus = r->cpus,
+                                  .note = r->note,
+                                  .terminal = terminal,
+                                  .hold = r->debug == HVI_RANK_HELD};
     struct hvi_spawned child = {0, -1, -1};
     struct hvi_jobenv env = {0};
     enum hvd_status rc;
@@ -168,13 +213,13 @@ enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common 
     if (rc == HVD_OK)
         rc = hvi_jobenv_copy(&r->env, &env);
     if (rc == HVD_OK)
-        rc = make_pipes(&f, with_stdin, err);
+        rc = terminal ? make_terminal(r, &f, err) : make_pipes(&f, with_stdin, err);
     if (rc != HVD_OK)
         goto done;
     plan.envp = env.vars;
-    plan.in_fd = with_stdin ? f.in[0] : c->null_fd;
+    plan.in_fd = terminal ? f.out[1] : with_stdin ? f.in[0] : c->null_fd;
     plan.out_fd = f.out[1];
-    plan.err_fd = f.err[1];
+    plan.err_fd = terminal ? f.out[1] : f.err[1];
     plan.cgroup_fd = c->cgroup_fd;
     rc = hvi_spawn(&plan, &child, &failure->error, err);
     if (rc != HVD_OK)
@@ -205,10 +250,43 @@ done:
     return rc;
 }
 
+/* What a debugger gets in its place; 0: nothing. */
+static int for_debugger(int signo)
+{
+    switch (signo) {
+    case SIGKILL:
+    case SIGCONT:
+        return signo;
+    case SIGTERM:
+    case SIGINT:
+    case SIGHUP:
+    case SIGQUIT:
+        return SIGTERM;
+    default:
+        return 0;
+    }
+}
+
 void hvi_rank_signal(const struct hvi_rank *r, int signo)
 {
-    if (r->pid != 0 && !r->exited)
-        kill(-r->pid, signo);
+    if (r->debug == HVI_RANK_TERMINAL)
+        signo = for_debugger(signo);
+    if (r->pid == 0 || r->exited || signo == 0)
+        return;
+    if (kill(-r->pid, signo) != 0 && errno == ESRCH) /* its session has not begun */
+        kill(r->pid, signo);
+}
+
+void hvi_rank_resize(struct hvi_rank *r, uint16_t rows, uint16_t columns)
+{
+    struct winsize size = {.ws_row = rows, .ws_col = columns};
+    int fd;
+
+    r->rows = rows;
+    r->columns = columns;
+    if (r->debug == HVI_RANK_TERMINAL && r->out[0].open &&
+        uv_fileno((uv_handle_t *)&r->out[0].pipe, &fd) == 0)
+        (void)ioctl(fd, TIOCSWINSZ, &size);
 }
 
 void hvi_rank_close(struct hvi_rank *r)

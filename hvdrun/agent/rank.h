@@ -21,6 +21,13 @@ struct hvi_rank_ops {
     void (*on_output_end)(struct hvi_rank *r);
 };
 
+/** As RankSpec.debug. */
+enum hvi_rank_debug {
+    HVI_RANK_PLAIN = 0,
+    HVI_RANK_TERMINAL = 1, /* under a debugger, on a terminal of its own */
+    HVI_RANK_HELD = 2      /* stopped before its first instruction */
+};
+
 struct hvi_rank {
     const struct hvi_rank_ops *ops;
     void *owner;
@@ -29,12 +36,14 @@ struct hvi_rank {
     struct hvi_jobenv env; /* this rank's own additions */
     const cpu_set_t *cpus; /* to be bound to, borrowed; NULL: as the agent is */
     char *note;            /* for its stderr, owned; NULL: none */
-    pid_t pid;             /* 0: not forked */
+    enum hvi_rank_debug debug;
+    uint16_t rows, columns; /* of its terminal; 0: not known yet */
+    pid_t pid;              /* 0: not forked */
     int pidfd;
     int fail_fd;
     uv_poll_t exit_poll, start_poll;
     bool exit_poll_open, start_poll_open;
-    struct hvi_wout out[2];
+    struct hvi_wout out[2]; /* a terminal: only the first */
     struct hvi_win in;
     int open_streams;
     int64_t started_ms;
@@ -50,6 +59,7 @@ struct hvi_rank_common {
     const struct hvi_rank_ops *ops;
     void *owner;
     char **argv;
+    char **debug_argv; /* with the debugger's words before it */
     const char *cwd;
     const struct hvi_jobenv *env;
     int null_fd, cgroup_fd;
@@ -61,8 +71,11 @@ struct hvi_rank_common {
 enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common *c,
                                bool with_stdin, struct hvi_spawn_failure *failure,
                                struct hvi_err *err);
-/** To its process group; nothing when it has ended. */
+/** To its process group; nothing when it has ended. To a debugger only what shall end it
+ *  comes, as SIGTERM: the rest would be the end of the debugger too. */
 void hvi_rank_signal(const struct hvi_rank *r, int signo);
+/** The size of its terminal, at once or when it has one. */
+void hvi_rank_resize(struct hvi_rank *r, uint16_t rows, uint16_t columns);
 /** Notices an end that the loop has not seen yet. */
 void hvi_rank_check(struct hvi_rank *r);
 void hvi_rank_close(

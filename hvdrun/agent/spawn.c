@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -91,6 +93,15 @@ static int run_program(char *const argv[])
     return why;
 }
 
+/* The exec that follows stops the process for its parent. That one lets go; then anybody
+ * of this user may attach, also where Yama asks for more than that. */
+static void be_held(int err_fd)
+{
+    (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* EINVAL: no Yama */
+    if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
+        fail(err_fd, HVI_SPAWN_TRACE, errno);
+}
+
 static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
                             int err_fd)
 {
@@ -99,7 +110,10 @@ static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
     char byte;
     ssize_t n;
 
-    setpgid(0, 0);
+    if (p->terminal)
+        setsid();
+    else
+        setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != agent) /* it died before the line above */
         _exit(125);
@@ -111,6 +125,8 @@ static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
     if (n != 1)
         _exit(125);
     reset_signals();
+    if (p->terminal && ioctl(p->in_fd, TIOCSCTTY, 0) != 0)
+        fail(err_fd, HVI_SPAWN_FORK, errno);
     if (dup2(p->in_fd, 0) < 0 || dup2(p->out_fd, 1) < 0 || dup2(p->err_fd, 2) < 0)
         fail(err_fd, HVI_SPAWN_FORK, errno);
     if (chdir(p->cwd) != 0)
@@ -120,6 +136,8 @@ static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
     else if (p->note != NULL)
         (void)!write(2, p->note, strlen(p->note));
     environ = p->envp;
+    if (p->hold)
+        be_held(err_fd);
     fail(err_fd, HVI_SPAWN_EXEC, run_program(p->argv));
 }
 
@@ -153,7 +171,8 @@ enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned 
         close(failure[0]);
         return hvi_fail(err, HVD_EIO, "fork: %s", strerror(*error));
     }
-    setpgid(pid, pid); /* both sides: whoever comes first */
+    if (!plan->terminal)   /* a group's leader could not begin a session */
+        setpgid(pid, pid); /* both sides: whoever comes first */
     out->pid = pid;
     out->go_fd = go[1];
     out->fail_fd = failure[0];

@@ -3,6 +3,7 @@
 #define HVI_AGENT_SPAWN_H
 
 #include <sched.h>
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "proto/base/err.h"
@@ -11,7 +12,8 @@ enum hvi_spawn_stage {
     HVI_SPAWN_UNSET = 0,
     HVI_SPAWN_FORK = 1,
     HVI_SPAWN_CHDIR = 2,
-    HVI_SPAWN_EXEC = 3
+    HVI_SPAWN_EXEC = 3,
+    HVI_SPAWN_TRACE = 4
 };
 
 /** What to run; descriptors are the caller's and must be above 2. */
@@ -22,6 +24,9 @@ struct hvi_spawn_plan {
     int cgroup_fd;         /* cgroup.procs to enter, or -1 */
     const cpu_set_t *cpus; /* to be bound to, or NULL */
     const char *note;      /* a line for its stderr before it begins, or NULL */
+    bool
+        terminal; /* in_fd is a terminal: it leads a session there; out_fd, err_fd: too */
+    bool hold;    /* stops before its first instruction, traced by the caller */
 };
 
 /** What came of it. fail_fd yields struct hvi_spawn_failure, or end of file after exec.
@@ -37,8 +42,8 @@ struct hvi_spawn_failure {
 };
 
 /**
- * Forks a child in its own process group that dies with the agent and waits for
- * hvi_spawn_go(). Closing go_fd instead makes it exit.
+ * Forks a child in its own process group (session, when plan->terminal) that dies with
+ * the agent and waits for hvi_spawn_go(). Closing go_fd instead makes it exit.
  *
  * Returns  HVD_OK, HVD_EIO with the reason; error: its errno.
  */

@@ -56,7 +56,10 @@
     X(STDIN_DATA, 118, stdin_data, StdinData)                                          \
     X(SIGNAL, 119, signal, Signal)                                                     \
     X(STOP, 120, stop, Stop)                                                           \
-    X(OUTPUT_ACK, 121, output_ack, OutputAck)
+    X(OUTPUT_ACK, 121, output_ack, OutputAck)                                          \
+    X(TERM_SIZE, 122, term_size, TermSize)                                             \
+    X(ATTACH, 123, attach, Attach)                                                     \
+    X(ATTACHED, 124, attached, Attached)
 
 enum hvi_msg_type {
     HVI_MSG_UNSET = 0,

@@ -270,3 +270,39 @@ Test(spec, the_coordinators_settings_have_defaults_and_come_from_the_environment
     cr_assert(strstr(err.text, "HVD_CACHE_CAPACITY") != NULL, "%s", err.text);
     clear_settings();
 }
+
+Test(spec, nothing_hurries_a_job_under_a_debugger, .timeout = 5)
+{
+    Hvi__CoordConfig config = HVI__COORD_CONFIG__INIT;
+    struct hvi_buf b = {0};
+    struct hvi_msg msg;
+    struct hvi_err err;
+    const Hvi__JobSpec *m;
+    struct job j;
+
+    clear_settings();
+    setenv("HVD_STALL_SHUTDOWN_TIME_SECONDS", "9", 1);
+    begin(&j, "localhost:4", 4);
+    j.opts.debug = (char *)"1,3";
+    j.opts.wait_debug = (char *)"2";
+    j.opts.debugger = (char *)"gdb -q";
+    cr_assert_eq(hvi_spec_settings(&j.opts, &config, &err), HVD_OK);
+    cr_assert_eq(config.start_timeout_ms, 7u * 86400 * 1000);
+    cr_assert_eq(config.stall_shutdown_ms, 0);
+    cr_assert_eq(config.stall_warn_ms, 0);
+    cr_assert_eq(hvi_spec_agent(&j.spec, 0, &b, &err), HVD_OK);
+    m = body_of(&b, &msg);
+    cr_assert_eq(m->n_debugger, 3);
+    cr_assert_eq(memcmp(m->debugger[2].data, "--args", 6), 0);
+    for (size_t i = 0; i < 4; i++)
+        cr_assert_eq(m->ranks[i]->debug, i == 2 ? 2 : i % 2);
+    cr_assert_str_eq(value(m->env, m->n_env, "HVD_START_TIMEOUT"), "604800");
+    cr_assert_str_eq(value(m->env, m->n_env, "HVD_NCCL_TIMEOUT_SECONDS"), "0");
+    hvi_msg_free(&msg);
+    hvi_buf_fini(&b);
+    j.opts.start_timeout_ms = 5000; /* what was asked for counts */
+    cr_assert_eq(hvi_spec_settings(&j.opts, &config, &err), HVD_OK);
+    cr_assert_eq(config.start_timeout_ms, 5000);
+    clear_settings();
+    end(&j);
+}

@@ -273,7 +273,10 @@ Test(frame, type_numbers_and_names_are_the_documented_ones, .timeout = 10)
                  {118, "STDIN_DATA"},
                  {119, "SIGNAL"},
                  {120, "STOP"},
-                 {121, "OUTPUT_ACK"}};
+                 {121, "OUTPUT_ACK"},
+                 {122, "TERM_SIZE"},
+                 {123, "ATTACH"},
+                 {124, "ATTACHED"}};
     uint32_t named = 0;
 
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
