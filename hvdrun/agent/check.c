@@ -21,8 +21,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "hvdrun/facts.h"
-#include "hvdrun/rundir.h"
+#include "hvdrun/doctor/facts.h"
+#include "hvdrun/job/rundir.h"
 #include "hvdrun/topo/layout.h"
 #include "proto/base/clock.h"
 #include "proto/base/err.h"

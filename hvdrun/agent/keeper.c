@@ -23,7 +23,7 @@
 
 #include "hvdrun/agent/cgroup.h"
 #include "hvdrun/agent/marked.h"
-#include "hvdrun/rundir.h"
+#include "hvdrun/job/rundir.h"
 #include "proto/base/clock.h"
 
 #define ACK_TIMEOUT_MS                                                                 \

@@ -10,7 +10,7 @@
 
 #include "hvdrun/agent/agent.h"
 #include "hvdrun/agent/check.h"
-#include "hvdrun/rundir.h"
+#include "hvdrun/job/rundir.h"
 #include "proto/base/limits.h"
 #include "proto/base/log.h"
 

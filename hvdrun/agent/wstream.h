@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "hvdrun/chan.h"
+#include "hvdrun/job/chan.h"
 
 #define HVI_OUTPUT_FRAME_BYTES (64 * 1024)
 #define HVI_OUTPUT_WINDOW_BYTES (1024 * 1024) /* unacknowledged, a stream */

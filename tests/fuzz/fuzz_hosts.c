@@ -1,6 +1,6 @@
 /* Host lists, host files, schedulers' variables. First byte: '0' a list, '1' a file, else
  * NAME=VALUE texts with a zero behind each; files and answers of programs are among them. */
-#include "hvdrun/alloc.h"
+#include "hvdrun/hosts/alloc.h"
 #include "tests/fuzz/fuzz.h"
 
 struct world {

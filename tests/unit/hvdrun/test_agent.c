@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "hvdrun/agent/agent.h"
-#include "hvdrun/rundir.h"
+#include "hvdrun/job/rundir.h"
 #include "proto/base/clock.h"
 #include "proto/msg/msg.h"
 #include "proto/sec/handshake.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hvdrun/alloc.h"
+#include "hvdrun/hosts/alloc.h"
 
 /* "NAME=VALUE" pairs; a name that begins with '/' is a file, one with "flux" a program. */
 struct world {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "hvdrun/chan.h"
+#include "hvdrun/job/chan.h"
 #include "proto/base/clock.h"
 
 /* What one side has seen. */

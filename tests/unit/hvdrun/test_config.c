@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hvdrun/config.h"
+#include "hvdrun/cli/config.h"
 
 static struct hvi_opts opts;
 static struct hvi_err err;

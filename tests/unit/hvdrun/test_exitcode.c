@@ -2,7 +2,7 @@
 
 #include <signal.h>
 
-#include "hvdrun/exitcode.h"
+#include "hvdrun/job/exitcode.h"
 
 #define EXITED(n) ((n) << 8)
 #define DUMPED 0x80

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "hvdrun/facts.h"
+#include "hvdrun/doctor/facts.h"
 
 #define M HVI_FACTS_MARK
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hvdrun/hosts.h"
+#include "hvdrun/hosts/hosts.h"
 
 /* "name:slots name:slots", users before an @ */
 static const char *list(const struct hvi_hosts *h)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "hvdrun/agent/keeper.h"
-#include "hvdrun/rundir.h"
+#include "hvdrun/job/rundir.h"
 #include "proto/base/clock.h"
 
 /* A process group of two that waits to be killed. */

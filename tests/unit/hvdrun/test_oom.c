@@ -6,13 +6,13 @@
 
 #include "fault.h"
 #include "hvdrun/agent/jobenv.h"
-#include "hvdrun/config.h"
-#include "hvdrun/hosts.h"
-#include "hvdrun/outmux.h"
-#include "hvdrun/plan.h"
-#include "hvdrun/report.h"
-#include "hvdrun/spec.h"
-#include "hvdrun/verdict.h"
+#include "hvdrun/cli/config.h"
+#include "hvdrun/hosts/hosts.h"
+#include "hvdrun/io/outmux.h"
+#include "hvdrun/hosts/plan.h"
+#include "hvdrun/job/report.h"
+#include "hvdrun/job/spec.h"
+#include "hvdrun/job/verdict.h"
 
 /* Every module, with the k-th allocation failing for each k: HVD_ENOMEM and no leak. */
 

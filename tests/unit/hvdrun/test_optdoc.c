@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hvdrun/optdoc.h"
-#include "hvdrun/opttab.h"
+#include "hvdrun/cli/optdoc.h"
+#include "hvdrun/cli/opttab.h"
 
 static char *made(void (*make)(FILE *))
 {

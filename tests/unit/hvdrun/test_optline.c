@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "hvdrun/debugwords.h"
-#include "hvdrun/optline.h"
+#include "hvdrun/debug/debugwords.h"
+#include "hvdrun/cli/optline.h"
 
 #define WORDS_MAX 16
 

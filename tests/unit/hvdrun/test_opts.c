@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hvdrun/optnear.h"
-#include "hvdrun/opts.h"
+#include "hvdrun/cli/optnear.h"
+#include "hvdrun/cli/opts.h"
 
 #define ARGC_MAX 32
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hvdrun/outmux.h"
+#include "hvdrun/io/outmux.h"
 
 static struct hvi_outmux mux;
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hvdrun/plan.h"
+#include "hvdrun/hosts/plan.h"
 
 struct made {
     struct hvi_hosts hosts;

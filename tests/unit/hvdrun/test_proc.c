@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "hvdrun/agent/spawn.h"
-#include "hvdrun/proc.h"
+#include "hvdrun/job/proc.h"
 
 #include <fcntl.h>
 

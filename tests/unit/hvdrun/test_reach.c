@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "hvdrun/reach.h"
+#include "hvdrun/doctor/reach.h"
 
 Test(reach, the_way_to_loopback_is_loopback, .timeout = 10)
 {

@@ -6,7 +6,7 @@
 
 #include <signal.h>
 
-#include "hvdrun/report.h"
+#include "hvdrun/job/report.h"
 
 static struct hvi_report report;
 

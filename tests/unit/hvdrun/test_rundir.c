@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "hvdrun/rundir.h"
+#include "hvdrun/job/rundir.h"
 #include "proto/sec/handshake.h"
 
 static bool exists(const char *path)

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "hvdrun/input.h"
-#include "hvdrun/sink.h"
+#include "hvdrun/io/input.h"
+#include "hvdrun/io/sink.h"
 #include "proto/base/clock.h"
 
 static uv_loop_t loop;

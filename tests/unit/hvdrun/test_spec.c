@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hvdrun/spec.h"
+#include "hvdrun/job/spec.h"
 
 static uint8_t key[HVI_KEY_BYTES] = {1, 2, 3}, job_id[HVI_JOB_ID_BYTES] = {9};
 static char *command[] = {(char *)"./train", (char *)"a b", NULL};

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hvdrun/sshargv.h"
+#include "hvdrun/ssh/sshargv.h"
 
 static const struct hvi_rshell ssh = {.kind = HVI_RSHELL_SSH, .command = "ssh"};
 static const struct hvi_host plain = {.name = (char *)"host1", .remote = true};

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hvdrun/sshsaid.h"
-#include "hvdrun/sshtext.h"
+#include "hvdrun/ssh/sshsaid.h"
+#include "hvdrun/ssh/sshtext.h"
 
 #define EXITED(n) ((n) << 8)
 

@@ -2,7 +2,7 @@
 
 #include <signal.h>
 
-#include "hvdrun/verdict.h"
+#include "hvdrun/job/verdict.h"
 
 #define EXITED(n) ((n) << 8)
 

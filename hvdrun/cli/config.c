@@ -1,0 +1,236 @@
+#include "hvdrun/cli/config.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include <yaml.h>
+
+#define FILE_MAX_BYTES (1024 * 1024)
+#define DEPTH_MAX 2 /* section: key: value */
+
+/* Where the parser stands. Aliases and anchors are refused: a small file could grow. */
+struct walk {
+    const char *name;
+    struct hvi_opts *o;
+    const struct hvi_opts *line; /* what the command line gave */
+    char section[64], key[64];
+    int depth;
+    bool have_key;
+};
+
+static enum hvd_status at(const struct walk *w, const yaml_event_t *e,
+                          struct hvi_err *err, const char *fmt, const char *a)
+{
+    char text[256];
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    snprintf(text, sizeof text, fmt, a);
+#pragma GCC diagnostic pop
+    return hvi_fail(err, HVD_EINVAL, "%s:%zu: %s", w->name, e->start_mark.line + 1,
+                    text);
+}
+
+static bool is_no(const char *v)
+{
+    return strcasecmp(v, "false") == 0 || strcasecmp(v, "no") == 0 ||
+           strcasecmp(v, "off") == 0 || strcmp(v, "0") == 0;
+}
+
+static bool is_yes(const char *v)
+{
+    return strcasecmp(v, "true") == 0 || strcasecmp(v, "yes") == 0 ||
+           strcasecmp(v, "on") == 0 || strcmp(v, "1") == 0;
+}
+
+/* The line named this option, or another that sets the same variable. */
+static bool on_the_line(const struct walk *w, const struct hvi_opt *row)
+{
+    for (size_t i = 0; i < hvi_opt_count; i++)
+        if (w->line->given[i] && (&hvi_opt_table[i] == row ||
+                                  (row->env != NULL && hvi_opt_table[i].env != NULL &&
+                                   strcmp(row->env, hvi_opt_table[i].env) == 0)))
+            return true;
+    return false;
+}
+
+/* One row of the table; "!section.key": the option says the opposite of the key. */
+static enum hvd_status use(struct walk *w, const yaml_event_t *e,
+                           const struct hvi_opt *row, const char *value,
+                           struct hvi_err *err)
+{
+    bool inverse = row->config[0] == '!';
+    struct hvi_err why = {""};
+    enum hvd_status rc;
+    bool on;
+
+    if (on_the_line(w, row))
+        return HVD_OK;
+    if (row->arg == HVI_ARG_NONE) {
+        if (!is_yes(value) && !is_no(value))
+            return at(w, e, err, "'%s' is neither true nor false", value);
+        on = is_yes(value) != inverse;
+        if (!on)
+            return HVD_OK;
+        value = NULL;
+    }
+    rc = hvi_opts_apply(w->o, row, value, &why);
+    if (rc == HVD_ENOMEM)
+        return hvi_fail(err, rc, "%s: %s", w->name, why.text);
+    return rc == HVD_OK ? rc : at(w, e, err, "%s", why.text);
+}
+
+static enum hvd_status assign(struct walk *w, const yaml_event_t *e, const char *value,
+                              struct hvi_err *err)
+{
+    char full[160];
+    bool known = false;
+
+    snprintf(full, sizeof full, "%s%s%s", w->section, w->section[0] != '\0' ? "." : "",
+             w->key);
+    if (strcmp(full, "controller") == 0) /* gloo or mpi: there is one here */
+        return HVD_OK;
+    for (size_t i = 0; i < hvi_opt_count; i++) {
+        const struct hvi_opt *row = &hvi_opt_table[i];
+        enum hvd_status rc;
+
+        if (row->config == NULL ||
+            strcmp(row->config + (row->config[0] == '!'), full) != 0)
+            continue;
+        known = true;
+        rc = use(w, e, row, value, err);
+        if (rc != HVD_OK)
+            return rc;
+    }
+    return known ? HVD_OK : at(w, e, err, "unknown key '%s'", full);
+}
+
+static enum hvd_status scalar(struct walk *w, const yaml_event_t *e,
+                              struct hvi_err *err)
+{
+    const char *value = (const char *)e->data.scalar.value;
+    char shown[64];
+
+    hvi_escape(shown, sizeof shown, value, e->data.scalar.length);
+    if (e->data.scalar.anchor != NULL)
+        return at(w, e, err, "anchors are not allowed%s", "");
+    if (w->depth == 0)
+        return e->data.scalar.length == 0
+                   ? HVD_OK
+                   : at(w, e, err, "'%s' is not 'section:'", shown);
+    if (!w->have_key) {
+        if (e->data.scalar.length >= sizeof w->key)
+            return at(w, e, err, "unknown key '%s'", shown);
+        memcpy(w->key, value, e->data.scalar.length + 1);
+        w->have_key = true;
+        return HVD_OK;
+    }
+    w->have_key = false;
+    if (w->depth == 1 && e->data.scalar.length == 0) /* "section:" with nothing in it */
+        return HVD_OK;
+    return assign(w, e, value, err);
+}
+
+static enum hvd_status step(struct walk *w, const yaml_event_t *e, struct hvi_err *err)
+{
+    switch (e->type) {
+    case YAML_SCALAR_EVENT:
+        return scalar(w, e, err);
+    case YAML_MAPPING_START_EVENT:
+        if (w->depth == DEPTH_MAX)
+            return at(w, e, err, "'%s' has one value, not a mapping", w->key);
+        if (e->data.mapping_start.anchor != NULL)
+            return at(w, e, err, "anchors are not allowed%s", "");
+        if (w->depth == 1)
+            memcpy(w->section, w->key, sizeof w->section);
+        w->depth++;
+        w->have_key = false;
+        return HVD_OK;
+    case YAML_MAPPING_END_EVENT:
+        w->depth--;
+        w->section[0] = '\0';
+        w->have_key = false;
+        return HVD_OK;
+    case YAML_SEQUENCE_START_EVENT:
+        return at(w, e, err, "a list is not expected here%s", "");
+    case YAML_ALIAS_EVENT:
+        return at(w, e, err, "aliases are not allowed%s", "");
+    default:
+        return HVD_OK;
+    }
+}
+
+static enum hvd_status walk_all(struct walk *w, yaml_parser_t *parser,
+                                struct hvi_err *err)
+{
+    enum hvd_status rc = HVD_OK;
+    bool end = false;
+
+    while (rc == HVD_OK && !end) {
+        yaml_event_t e;
+
+        if (!yaml_parser_parse(parser, &e) && parser->error == YAML_MEMORY_ERROR)
+            return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", w->name);
+        if (parser->error != YAML_NO_ERROR)
+            return hvi_fail(err, HVD_EINVAL, "%s:%zu: %s", w->name,
+                            parser->problem_mark.line + 1,
+                            parser->problem != NULL ? parser->problem : "not YAML");
+        rc = step(w, &e, err);
+        end = e.type == YAML_STREAM_END_EVENT;
+        yaml_event_delete(&e);
+    }
+    return rc;
+}
+
+enum hvd_status hvi_config_parse(const char *name, const char *text, size_t size_bytes,
+                                 struct hvi_opts *o, struct hvi_err *err)
+{
+    yaml_parser_t parser;
+    struct hvi_opts line = *o; /* `given` as it was before the file */
+    struct walk w = {.name = name, .o = o, .line = &line};
+    enum hvd_status rc;
+
+    line.given = calloc(hvi_opt_count, sizeof *line.given);
+    if (line.given == NULL || !yaml_parser_initialize(&parser)) {
+        free(line.given);
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    }
+    memcpy(line.given, o->given, hvi_opt_count * sizeof *line.given);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, size_bytes);
+    rc = walk_all(&w, &parser, err);
+    yaml_parser_delete(&parser);
+    free(line.given);
+    return rc;
+}
+
+enum hvd_status hvi_config_load(const char *path, struct hvi_opts *o,
+                                struct hvi_err *err)
+{
+    FILE *f = fopen(path, "re");
+    char *text = f != NULL ? malloc(FILE_MAX_BYTES) : NULL;
+    enum hvd_status rc;
+    size_t n = 0;
+
+    if (f == NULL)
+        return hvi_fail(err, HVD_EINVAL, "configuration file %s: %s", path,
+                        strerror(errno));
+    if (text == NULL) {
+        fclose(f);
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    }
+    n = fread(text, 1, FILE_MAX_BYTES, f);
+    if (ferror(f))
+        rc = hvi_fail(err, HVD_EINVAL, "configuration file %s: %s", path,
+                      strerror(errno));
+    else if (n == FILE_MAX_BYTES)
+        rc =
+            hvi_fail(err, HVD_EINVAL, "configuration file %s: larger than 1 MiB", path);
+    else
+        rc = hvi_config_parse(path, text, n, o, err);
+    fclose(f);
+    free(text);
+    return rc;
+}

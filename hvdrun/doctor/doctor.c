@@ -1,0 +1,552 @@
+/*
+ * Happy path: a listener here; one hvd-agent --check a host, started as for a job, a few
+ * at a time; it is asked by its stdin, answers on its stdout, and calls the listener.
+ * Failure: its process ends with nothing said (sshtext.h words that), or the time is
+ * over. Nothing here runs beside a job, so one poll() loop is enough.
+ */
+#include "hvdrun/doctor/doctor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "hvdrun/job/exitcode.h"
+#include "hvdrun/doctor/facts.h"
+#include "hvdrun/job/proc.h"
+#include "hvdrun/doctor/reach.h"
+#include "hvdrun/ssh/sshargv.h"
+#include "hvdrun/ssh/sshtext.h"
+#include "proto/base/buf.h"
+#include "proto/base/clock.h"
+#include "proto/sec/handshake.h"
+
+#define FANOUT_DEFAULT 32
+#define ANSWER_MAX_BYTES ((size_t)256 << 10)
+#define TRANSPORT_S 0.3 /* from the host's reading of its clock to ours */
+#define CALLS_MAX 64    /* connections to the listener at a time */
+#define NONCE_BYTES 16
+
+struct patient {
+    const struct hvi_host *host;
+    struct hvi_proc proc;
+    bool started, over;
+    int wait_status;
+    int64_t start_ms, end_ms;
+    double answer_s; /* the time here when its clock came */
+    struct hvi_buf out, err;
+    struct hvi_checks checks;
+};
+
+struct doctor {
+    const struct hvi_opts *opts;
+    struct hvi_rshell rshell;
+    char agent[PATH_MAX], nonce[2 * NONCE_BYTES + 2], cwd[4096];
+    struct patient *patient; /* [n] */
+    size_t n;
+    int listener, port;
+    int call[CALLS_MAX]; /* -1: free */
+    struct hvi_buf questions;
+};
+
+static double wall_s(void)
+{
+    struct timeval now;
+
+    gettimeofday(&now, NULL);
+    return (double)now.tv_sec + (double)now.tv_usec / 1e6;
+}
+
+/* ---- being called back */
+
+static int listen_on(int family, int port)
+{
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,
+                              .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    const struct sockaddr *a = family == AF_INET6 ? (const struct sockaddr *)&v6
+                                                  : (const struct sockaddr *)&v4;
+    socklen_t n = family == AF_INET6 ? sizeof v6 : sizeof v4;
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int no = 0;
+
+    if (fd < 0)
+        return -1;
+    if (family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    if (bind(fd, a, n) == 0 && listen(fd, CALLS_MAX) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static void open_listener(struct doctor *d)
+{
+    struct sockaddr_in6 a = {.sin6_family = AF_UNSPEC}; /* the port of both kinds */
+    socklen_t n = sizeof a;
+    int port = d->opts->port > 0
+                   ? hvi_reach_port(hvi_reach_any(), d->opts->port, d->opts->port_last)
+                   : 0;
+
+    d->listener = listen_on(AF_INET6, port);
+    if (d->listener < 0)
+        d->listener = listen_on(AF_INET, port);
+    if (d->listener >= 0 && getsockname(d->listener, (struct sockaddr *)&a, &n) == 0)
+        d->port = ntohs(a.sin6_port);
+}
+
+_Static_assert(offsetof(struct sockaddr_in6, sin6_port) ==
+                   offsetof(struct sockaddr_in, sin_port),
+               "one place for the port");
+
+static void take_call(struct doctor *d)
+{
+    int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    for (size_t i = 0; fd >= 0 && i < CALLS_MAX; i++)
+        if (d->call[i] < 0) {
+            d->call[i] = fd;
+            return;
+        }
+    if (fd >= 0)
+        close(fd);
+}
+
+static void answer_call(int *fd, const char *nonce)
+{
+    char text[2 * NONCE_BYTES + 2] = "";
+    ssize_t n = recv(*fd, text, sizeof text - 1, 0);
+
+    if (n > 0 && strcmp(text, nonce) == 0)
+        (void)!send(*fd, nonce, strlen(nonce), MSG_NOSIGNAL);
+    close(*fd);
+    *fd = -1;
+}
+
+/* ---- the questions */
+
+static enum hvd_status ask(struct hvi_buf *b, const char *name, const char *value)
+{
+    enum hvd_status rc = hvi_buf_append(b, name, strlen(name));
+
+    if (rc == HVD_OK && value[0] != '\0')
+        rc = hvi_buf_append(b, " ", 1);
+    if (rc == HVD_OK)
+        rc = hvi_buf_append(b, value, strlen(value));
+    return rc == HVD_OK ? hvi_buf_append(b, "\n", 1) : rc;
+}
+
+static void ask_addresses(struct doctor *d)
+{
+    struct ifaddrs *list = NULL;
+    char text[NI_MAXHOST];
+
+    if (d->opts->advertise != NULL) {
+        (void)ask(&d->questions, "address", d->opts->advertise);
+        return;
+    }
+    if (d->opts->interfaces != NULL) {
+        if (hvi_reach_interface(d->opts->interfaces, text))
+            (void)ask(&d->questions, "address", text);
+        return;
+    }
+    (void)ask(&d->questions, "ssh", "");
+    if (getifaddrs(&list) != 0)
+        return;
+    for (const struct ifaddrs *i = list; i != NULL; i = i->ifa_next) {
+        socklen_t n;
+
+        if (i->ifa_addr == NULL || (i->ifa_flags & IFF_UP) == 0 ||
+            (i->ifa_flags & IFF_LOOPBACK) != 0)
+            continue;
+        n = i->ifa_addr->sa_family == AF_INET    ? sizeof(struct sockaddr_in)
+            : i->ifa_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                                 : 0;
+        if (n > 0 &&
+            getnameinfo(i->ifa_addr, n, text, sizeof text, NULL, 0, NI_NUMERICHOST) ==
+                0 &&
+            strchr(text, '%') == NULL) /* link-local: of no meaning elsewhere */
+            (void)ask(&d->questions, "address", text);
+    }
+    freeifaddrs(list);
+}
+
+static enum hvd_status prepare(struct doctor *d, struct hvi_err *err)
+{
+    static const char digits[] = "0123456789abcdef";
+    uint8_t random[NONCE_BYTES];
+    char port[16];
+    enum hvd_status rc = hvi_random(random, sizeof random);
+
+    if (rc != HVD_OK)
+        return hvi_fail(err, rc, "the system has no random numbers");
+    for (size_t i = 0; i < NONCE_BYTES; i++) {
+        d->nonce[2 * i] = digits[random[i] >> 4];
+        d->nonce[2 * i + 1] = digits[random[i] & 15];
+    }
+    if (getcwd(d->cwd, sizeof d->cwd) == NULL)
+        return hvi_fail(err, HVD_EIO, "the working directory: %s", strerror(errno));
+    open_listener(d);
+    snprintf(port, sizeof port, "%d", d->port);
+    rc = ask(&d->questions, "nonce", d->nonce);
+    if (rc == HVD_OK && d->port > 0)
+        rc = ask(&d->questions, "port", port);
+    if (rc == HVD_OK)
+        rc = ask(&d->questions, "wdir", d->opts->wdir != NULL ? d->opts->wdir : d->cwd);
+    if (rc == HVD_OK && d->opts->ncommand > 0)
+        rc = ask(&d->questions, "program", d->opts->command[0]);
+    if (rc == HVD_OK)
+        ask_addresses(d);
+    if (rc == HVD_OK)
+        rc = hvi_buf_append(&d->questions, "\n", 1);
+    d->nonce[2 * (size_t)NONCE_BYTES] = '\n';
+    return rc == HVD_OK ? hvi_proc_find("hvd-agent", d->agent, err)
+                        : hvi_fail(err, rc, "out of memory");
+}
+
+/* ---- a host */
+
+static void start(struct doctor *d, struct patient *p)
+{
+    static char check[] = "--check";
+    char *local[] = {d->agent, check, NULL};
+    char **argv = p->host->remote ? hvi_sshargv_make(&d->rshell, p->host, d->opts,
+                                                     d->opts->agent_path != NULL
+                                                         ? d->opts->agent_path
+                                                         : d->agent)
+                                  : NULL;
+    struct hvi_err err = {"out of memory"};
+    enum hvd_status rc = HVD_ENOMEM;
+
+    p->start_ms = p->end_ms = hvi_now_ms();
+    if (argv != NULL || !p->host->remote)
+        rc = hvi_proc_start_piped(p->host->remote ? argv : local, &p->proc, &err);
+    hvi_sshargv_free(argv);
+    if (rc != HVD_OK) {
+        p->over = true;
+        hvi_checks_add(&p->checks, "start", HVI_CHECK_FAILED, err.text,
+                       "ranks on other hosts need ssh on PATH, or --rsh");
+        return;
+    }
+    p->started = true;
+    /* less than a pipe holds: this does not block */
+    (void)!write(p->proc.to_fd, hvi_buf_peek(&d->questions),
+                 hvi_buf_size(&d->questions));
+    (void)fcntl(p->proc.from_fd, F_SETFL, O_NONBLOCK);
+    (void)fcntl(p->proc.err_fd, F_SETFL, O_NONBLOCK);
+}
+
+/* false: the end. */
+static bool take(int fd, struct hvi_buf *to)
+{
+    char bytes[8192];
+    ssize_t n = read(fd, bytes, sizeof bytes);
+
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR;
+    if (n > 0 && hvi_buf_size(to) < ANSWER_MAX_BYTES)
+        (void)hvi_buf_append(to, bytes, (size_t)n);
+    return n > 0;
+}
+
+static const char *text_of(struct hvi_buf *b)
+{
+    if (hvi_buf_append(b, "", 1) != HVD_OK)
+        return "";
+    b->len--;
+    return (const char *)hvi_buf_peek(b);
+}
+
+static void listen_to(struct patient *p)
+{
+    bool more = take(p->proc.from_fd, &p->out);
+
+    (void)take(p->proc.err_fd, &p->err);
+    if (p->answer_s <= 0 && strstr(text_of(&p->out), HVI_FACTS_MARK "time ") != NULL)
+        p->answer_s = wall_s();
+    if (more)
+        return;
+    while (take(p->proc.err_fd, &p->err) && errno != EAGAIN)
+        continue;
+    p->over = true;
+    p->end_ms = hvi_now_ms();
+}
+
+static void finish(struct patient *p, bool late)
+{
+    if (!p->started)
+        return;
+    if (late)
+        kill(p->proc.pid, SIGKILL);
+    close(p->proc.to_fd);
+    close(p->proc.from_fd);
+    close(p->proc.err_fd);
+    while (waitpid(p->proc.pid, &p->wait_status, 0) < 0 && errno == EINTR)
+        continue;
+}
+
+/* ---- what it means */
+
+static const char *way(const struct doctor *d, const struct patient *p)
+{
+    return !p->host->remote                    ? "start"
+           : d->rshell.kind == HVI_RSHELL_SSH  ? "ssh"
+           : d->rshell.kind == HVI_RSHELL_SRUN ? "srun"
+                                               : "remote shell";
+}
+
+static void judge_start(const struct doctor *d, struct patient *p)
+{
+    char dest[2 * HVI_HOST_NAME_MAX + 2], text[HVI_SSHTEXT_MAX];
+    struct hvi_ssh_failure f = {
+        .host = p->host->name,
+        .dest = hvi_sshargv_destination(p->host, dest, sizeof dest),
+        .shell = d->rshell.kind == HVI_RSHELL_SSH ? NULL : d->rshell.command,
+        .agent = d->opts->agent_path != NULL ? d->opts->agent_path : d->agent,
+        .agent_named = d->opts->agent_path != NULL,
+        .said = text_of(&p->err),
+        .printed = text_of(&p->out),
+        .port = d->opts->ssh_port,
+        .wait_status = p->wait_status};
+    char *fix;
+
+    if (!p->host->remote) {
+        hvi_exit_words(p->wait_status, text, sizeof text);
+        hvi_checks_add(&p->checks, "start", HVI_CHECK_FAILED, text,
+                       "is hvd installed whole?");
+        return;
+    }
+    hvi_sshtext(&f, text);
+    fix = strchr(text, '\n'); /* its second line says what to do */
+    if (fix != NULL) {
+        if (fix > text && strchr(":;", fix[-1]) != NULL)
+            fix[-1] = '\0';
+        *fix++ = '\0';
+        fix += strspn(fix, " ");
+    }
+    hvi_checks_add(&p->checks, way(d, p), HVI_CHECK_FAILED, text,
+                   fix != NULL ? fix : "");
+}
+
+static void judge(const struct doctor *d, struct patient *p)
+{
+    struct hvi_checks found = {.n = 0};
+    char text[64];
+    bool whole;
+
+    if (!p->started)
+        return;
+    whole = hvi_facts_judge(text_of(&p->out), p->answer_s, TRANSPORT_S, &found);
+    if (found.n == 0) {
+        judge_start(d, p);
+        return;
+    }
+    snprintf(text, sizeof text, "%.2f s", (double)(p->end_ms - p->start_ms) / 1000);
+    hvi_checks_add(&p->checks, way(d, p), whole ? HVI_CHECK_OK : HVI_CHECK_FAILED,
+                   whole ? text : "it did not finish its answer",
+                   whole ? "" : "look at that host's load and log");
+    for (size_t i = 0; i < found.n; i++)
+        hvi_checks_add(&p->checks, found.list[i].name, found.list[i].result,
+                       found.list[i].detail, found.list[i].fix);
+}
+
+/* ---- the loop */
+
+static size_t start_some(struct doctor *d)
+{
+    size_t room = d->opts->fanout > 0 ? (size_t)d->opts->fanout : FANOUT_DEFAULT;
+    size_t running = 0;
+
+    for (size_t i = 0; i < d->n; i++)
+        running += d->patient[i].started && !d->patient[i].over;
+    for (size_t i = 0; i < d->n && running < room; i++)
+        if (!d->patient[i].started && !d->patient[i].over) {
+            start(d, &d->patient[i]);
+            running += d->patient[i].started;
+        }
+    return running;
+}
+
+static void examine(struct doctor *d, int64_t deadline_ms)
+{
+    struct pollfd *p = calloc(2 * d->n + CALLS_MAX + 1, sizeof *p);
+
+    while (p != NULL && start_some(d) > 0 && hvi_ms_left(deadline_ms) > 0) {
+        nfds_t n = 0;
+
+        p[n++] = (struct pollfd){.fd = d->listener, .events = POLLIN};
+        for (size_t i = 0; i < CALLS_MAX; i++)
+            p[n++] = (struct pollfd){.fd = d->call[i], .events = POLLIN};
+        for (size_t i = 0; i < d->n; i++)
+            if (d->patient[i].started && !d->patient[i].over)
+                p[n++] =
+                    (struct pollfd){.fd = d->patient[i].proc.from_fd, .events = POLLIN};
+        if (poll(p, n, hvi_ms_left(deadline_ms)) <= 0)
+            continue;
+        if (p[0].revents != 0)
+            take_call(d);
+        for (size_t i = 0; i < CALLS_MAX; i++)
+            if (d->call[i] >= 0 && d->call[i] == p[1 + i].fd && p[1 + i].revents != 0)
+                answer_call(&d->call[i], d->nonce);
+        for (size_t i = 0; i < d->n; i++)
+            for (nfds_t k = CALLS_MAX + 1; k < n; k++)
+                if (d->patient[i].started && !d->patient[i].over &&
+                    p[k].fd == d->patient[i].proc.from_fd && p[k].revents != 0)
+                    listen_to(&d->patient[i]);
+    }
+    free(p);
+}
+
+/* ---- the table */
+
+static const char *word(enum hvi_check_result result)
+{
+    return result == HVI_CHECK_OK        ? "ok"
+           : result == HVI_CHECK_WARNING ? "warning"
+                                         : "FAILED";
+}
+
+static void print_table(const struct doctor *d)
+{
+    int width = 4;
+    size_t bad = 0;
+
+    for (size_t i = 0; i < d->n; i++) {
+        int len = (int)strlen(d->patient[i].host->name);
+
+        width = len > width ? len : width;
+    }
+    for (size_t i = 0; i < d->n; i++) {
+        const struct patient *p = &d->patient[i];
+
+        bad += hvi_checks_worst(&p->checks) == HVI_CHECK_FAILED;
+        for (size_t k = 0; k < p->checks.n; k++) {
+            const struct hvi_check *c = &p->checks.list[k];
+
+            printf("%-*s  %-17s  %-7s  %s%s%s\n", width, p->host->name, c->name,
+                   word(c->result), c->detail, c->fix[0] != '\0' ? "; fix: " : "",
+                   c->fix);
+        }
+    }
+    if (bad == 0)
+        printf("%zu %s, all can take part in a job\n", d->n,
+               d->n == 1 ? "host" : "hosts");
+    else
+        printf("%zu of %zu %s cannot take part in a job\n", bad, d->n,
+               d->n == 1 ? "host" : "hosts");
+}
+
+static void print_json(const struct doctor *d)
+{
+    json_t *hosts = json_array();
+    json_t *all = json_object();
+
+    for (size_t i = 0; i < d->n; i++) {
+        const struct patient *p = &d->patient[i];
+        json_t *host = json_object();
+        json_t *checks = json_array();
+
+        for (size_t k = 0; k < p->checks.n; k++) {
+            const struct hvi_check *c = &p->checks.list[k];
+            json_t *check = json_object();
+
+            json_object_set_new(check, "check", json_string(c->name));
+            json_object_set_new(check, "result",
+                                json_string(c->result == HVI_CHECK_FAILED
+                                                ? "failed"
+                                                : word(c->result)));
+            json_object_set_new(check, "detail", json_string(c->detail));
+            if (c->fix[0] != '\0')
+                json_object_set_new(check, "fix", json_string(c->fix));
+            json_array_append_new(checks, check);
+        }
+        json_object_set_new(host, "host", json_string(p->host->name));
+        json_object_set_new(
+            host, "ok", json_boolean(hvi_checks_worst(&p->checks) != HVI_CHECK_FAILED));
+        json_object_set_new(host, "checks", checks);
+        json_array_append_new(hosts, host);
+    }
+    json_object_set_new(all, "version", json_string(HVI_VERSION));
+    json_object_set_new(all, "hosts", hosts);
+    json_dumpf(all, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(all);
+}
+
+static int report(struct doctor *d)
+{
+    int status = HVI_EXIT_OK;
+
+    for (size_t i = 0; i < d->n; i++) {
+        struct patient *p = &d->patient[i];
+        bool late = p->started && !p->over;
+
+        finish(p, late);
+        if (late && p->out.len == 0)
+            hvi_checks_add(&p->checks, way(d, p), HVI_CHECK_FAILED,
+                           "no answer within the start timeout",
+                           "is it up, and does a login there end by itself?");
+        else
+            judge(d, p);
+        if (hvi_checks_worst(&p->checks) == HVI_CHECK_FAILED)
+            status = 1;
+    }
+    if (d->opts->json)
+        print_json(d);
+    else
+        print_table(d);
+    return status;
+}
+
+int hvi_doctor_run(const struct hvi_opts *opts, const struct hvi_hosts *hosts)
+{
+    static char here[] = "localhost";
+    static const struct hvi_host localhost = {.name = here};
+    struct doctor d = {.opts = opts, .listener = -1, .n = hosts->n > 0 ? hosts->n : 1};
+    struct hvi_err err = {"out of memory"};
+    int64_t limit_ms = opts->start_timeout_ms > 0 ? opts->start_timeout_ms
+                                                  : HVI_START_TIMEOUT_DEFAULT_MS;
+    int status = HVI_EXIT_LAUNCHER;
+
+    signal(SIGPIPE, SIG_IGN);
+    for (size_t i = 0; i < CALLS_MAX; i++)
+        d.call[i] = -1;
+    d.rshell = hvi_rshell_choose(opts);
+    d.rshell.check = true;
+    d.patient = calloc(d.n, sizeof *d.patient);
+    if (d.patient == NULL || prepare(&d, &err) != HVD_OK) {
+        fprintf(stderr, "hvdrun: %s\n", err.text);
+        goto done;
+    }
+    for (size_t i = 0; i < d.n; i++)
+        d.patient[i].host = hosts->n > 0 ? &hosts->list[i] : &localhost;
+    examine(&d, hvi_now_ms() + limit_ms);
+    status = report(&d);
+done:
+    for (size_t i = 0; d.patient != NULL && i < d.n; i++) {
+        hvi_buf_fini(&d.patient[i].out);
+        hvi_buf_fini(&d.patient[i].err);
+    }
+    for (size_t i = 0; i < CALLS_MAX; i++)
+        if (d.call[i] >= 0)
+            close(d.call[i]);
+    if (d.listener >= 0)
+        close(d.listener);
+    hvi_buf_fini(&d.questions);
+    free(d.patient);
+    return status;
+}

@@ -1,0 +1,313 @@
+/*
+ * Remote hosts. Happy path: the address that they can call is chosen by asking the
+ * kernel for the way to the first of them; one ssh a host starts hvd-agent there, whose
+ * stdin and stdout are then the frame pipes, as on this machine. What ssh and the shell
+ * there write to stderr is kept until the agent has answered, and then forgotten.
+ * Failure: ssh ends. Its status and its words become one text that names the host and
+ * the fix (sshtext.h). The end of the connection is the end of ssh.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "hvdrun/job/job_impl.h"
+#include "hvdrun/ssh/sshargv.h"
+#include "hvdrun/ssh/sshtext.h"
+#include "hvdrun/io/tail.h"
+#include "proto/base/clock.h"
+#include "proto/base/log.h"
+
+#define SETTINGS_BYTES (64 * 1024)
+#define SETTINGS_MS 5000 /* `ssh -G` reads files, and runs what "Match exec" names */
+#define WAYS_MAX 16      /* hosts whose way from here is looked at: each asks ssh */
+#define DESTINATION_MAX (2 * HVI_HOST_NAME_MAX + 2)
+
+/* ---- addresses */
+
+/* All that comes until the end, within SETTINGS_MS. */
+static void read_all(int fd, char *out, size_t cap)
+{
+    int64_t deadline = hvi_now_ms() + SETTINGS_MS;
+    size_t n = 0;
+
+    while (n + 1 < cap) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        int64_t left_ms = deadline - hvi_now_ms();
+        ssize_t got;
+
+        if (left_ms <= 0 || poll(&p, 1, (int)left_ms) == 0)
+            break;
+        got = read(fd, out + n, cap - 1 - n);
+        if (got == 0 || (got < 0 && errno != EINTR))
+            break;
+        n += got > 0 ? (size_t)got : 0;
+    }
+    out[n] = '\0';
+}
+
+/* The name or address behind what may be an alias of the user's ssh configuration. */
+static void real_name(const struct hvi_job *j, const struct hvi_host *host, char *out,
+                      size_t cap)
+{
+    char **argv = hvi_sshargv_make(&j->rshell, host, j->opts, NULL);
+    char *text = malloc(SETTINGS_BYTES);
+    struct hvi_proc proc;
+    struct hvi_err err;
+
+    snprintf(out, cap, "%s", host->name);
+    if (argv != NULL && text != NULL &&
+        hvi_proc_start_piped(argv, &proc, &err) == HVD_OK) {
+        read_all(proc.from_fd, text, SETTINGS_BYTES);
+        close(proc.from_fd);
+        close(proc.to_fd);
+        close(proc.err_fd);
+        kill(proc.pid, SIGKILL);
+        while (waitpid(proc.pid, NULL, 0) < 0 && errno == EINTR)
+            continue;
+        (void)hvi_sshargv_setting(text, "hostname", out, cap);
+    }
+    hvi_sshargv_free(argv);
+    free(text);
+}
+
+enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
+{
+    char name[HVI_HOST_NAME_MAX + 1], own[HVI_ADDR_MAX], peer[HVI_ADDR_MAX];
+    bool found = false; /* good: also for other machines than this one */
+    bool good = false;
+    int looked = 0;
+
+    j->one_way = true;
+    for (size_t i = 0; i < j->plan->nhosts; i++) {
+        bool leads;
+
+        if (!j->plan->host[i].remote)
+            continue;
+        if (++looked > WAYS_MAX) {
+            j->one_way = false;
+            break;
+        }
+        real_name(j, &j->plan->host[i], name, sizeof name);
+        leads = hvi_reach_toward(name, own, peer);
+        if (i == 0)
+            snprintf(j->master_addr, sizeof j->master_addr, "%s", leads ? peer : name);
+        j->one_way = j->one_way && leads && (!found || strcmp(own, j->own_addr) == 0);
+        if (leads && !good)
+            memcpy(j->own_addr, own, sizeof own);
+        found = found || leads;
+        good = good || (leads && !hvi_netaddr_loopback(own));
+        if (good && !j->one_way)
+            break;
+    }
+    if (!found && !hvi_reach_own(j->own_addr)) /* ssh will say what it thinks of them */
+        snprintf(j->own_addr, sizeof j->own_addr, "127.0.0.1");
+    if (j->opts->interfaces != NULL &&
+        !hvi_reach_interface(j->opts->interfaces, j->own_addr))
+        return hvi_fail(err, HVD_EINVAL,
+                        "--network-interfaces: no interface of this host with an "
+                        "address is named '%s'",
+                        j->opts->interfaces);
+    if (j->opts->advertise != NULL)
+        snprintf(j->own_addr, sizeof j->own_addr, "%s", j->opts->advertise);
+    if (!j->plan->host[0].remote)
+        snprintf(j->master_addr, sizeof j->master_addr, "%s", j->own_addr);
+    hvi_log_debug("job", "own_addr=%s master_addr=%s", j->own_addr, j->master_addr);
+    return HVD_OK;
+}
+
+void hvi_job_ssh_endpoints(struct hvi_job *j, int port)
+{
+    char all[HVI_JOB_OTHERS_MAX][HVI_ADDR_MAX];
+    size_t n = j->anywhere && j->opts->advertise == NULL
+                   ? hvi_netaddr_far(j->opts->interfaces, all, HVI_JOB_OTHERS_MAX)
+                   : 0;
+
+    hvi_reach_endpoint(j->own_addr, port, j->endpoint, sizeof j->endpoint);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(all[i], j->own_addr) == 0)
+            continue;
+        j->other[j->nothers] = j->other_text[j->nothers];
+        hvi_reach_endpoint(all[i], port, j->other[j->nothers], sizeof j->other_text[0]);
+        j->nothers++;
+    }
+}
+
+/* ---- what ssh says */
+
+static void keep(struct hvi_job_words *w, const char *bytes, size_t n)
+{
+    size_t drop = hvi_tail_add(w->said, sizeof w->said, &w->n, bytes, n);
+
+    w->shown = w->shown > drop ? w->shown - drop : 0;
+}
+
+/* Lines of the agent's log are for the user; those of ssh only when it fails. */
+static void show(struct hvi_job_peer *p)
+{
+    struct hvi_job_words *w = &p->words;
+    char text[1024];
+
+    for (;;) {
+        char *line = w->said + w->shown;
+        const char *end = strchr(line, '\n');
+        size_t n = end != NULL ? (size_t)(end - line) : 0;
+
+        if (end == NULL)
+            return;
+        w->shown += n + 1;
+        while (n > 0 && line[n - 1] == '\r')
+            n--;
+        if (p->job->opts->verbose || (p->up && memmem(line, n, "hvd-agent", 9) != NULL))
+            hvi_job_say(p->job, "%s: %s", p->job->plan->host[p->host].name,
+                        hvi_escape(text, sizeof text, line, n));
+    }
+}
+
+static void alloc_cb(uv_handle_t *h, size_t hint, uv_buf_t *out)
+{
+    static char room[HVI_JOB_SAID_BYTES]; /* consumed before the next allocation */
+
+    (void)h;
+    (void)hint;
+    *out = uv_buf_init(room, sizeof room);
+}
+
+static void read_cb(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
+{
+    struct hvi_job_peer *p = s->data;
+
+    if (n > 0) {
+        keep(&p->words, buf->base, (size_t)n);
+        show(p);
+    } else if (n < 0) {
+        hvi_job_ssh_close(p);
+    }
+}
+
+/* ssh has ended: all its words are in the pipe, though somebody may hold it open. */
+static void drain(struct hvi_job_peer *p)
+{
+    char bytes[HVI_JOB_SAID_BYTES];
+    ssize_t n;
+    int fd;
+
+    if (!p->words.open || uv_fileno((uv_handle_t *)&p->words.pipe, &fd) != 0)
+        return;
+    while ((n = read(fd, bytes, sizeof bytes)) > 0) /* it is non-blocking */
+        keep(&p->words, bytes, (size_t)n);
+}
+
+void hvi_job_ssh_close(struct hvi_job_peer *p)
+{
+    if (!p->words.open)
+        return;
+    p->words.open = false;
+    uv_close((uv_handle_t *)&p->words.pipe, NULL);
+}
+
+void hvi_job_ssh_up(struct hvi_job_peer *p)
+{
+    drain(p);
+    show(p);
+    p->words.n = p->words.shown = 0;
+    p->words.said[0] = '\0';
+}
+
+/* ---- its life */
+
+static const char *remote_agent(const struct hvi_job *j)
+{
+    return j->opts->agent_path != NULL ? j->opts->agent_path : j->agent_path;
+}
+
+enum hvd_status hvi_job_ssh_start(struct hvi_job_peer *p, struct hvi_err *err)
+{
+    struct hvi_job *j = p->job;
+    char **argv =
+        hvi_sshargv_make(&j->rshell, &j->plan->host[p->host], j->opts, remote_agent(j));
+    enum hvd_status rc;
+
+    if (argv == NULL)
+        return hvi_fail(err, HVD_ENOMEM, "out of memory");
+    rc = hvi_proc_start_piped(argv, &p->proc, err);
+    if (rc != HVD_OK && err->text[0] != '\0') {
+        char why[HVD_ERROR_TEXT_MAX];
+
+        snprintf(why, sizeof why, "%.300s", err->text);
+        rc = j->rshell.kind == HVI_RSHELL_SSH
+                 ? hvi_fail(err, rc, "%s: %s; ranks on other hosts need ssh on PATH",
+                            j->plan->host[p->host].name, why)
+                 : hvi_fail(err, rc, "%s: %s", j->plan->host[p->host].name, why);
+    }
+    hvi_sshargv_free(argv);
+    if (rc != HVD_OK)
+        return rc;
+    uv_pipe_init(&j->loop, &p->words.pipe, 0);
+    p->words.pipe.data = p;
+    p->words.open = true;
+    if (uv_pipe_open(&p->words.pipe, p->proc.err_fd) != 0)
+        close(p->proc.err_fd);
+    else
+        uv_read_start((uv_stream_t *)&p->words.pipe, alloc_cb, read_cb);
+    return HVD_OK;
+}
+
+static struct hvi_ssh_failure failure_of(struct hvi_job_peer *p)
+{
+    const struct hvi_job *j = p->job;
+
+    drain(p);
+    return (struct hvi_ssh_failure){
+        .host = j->plan->host[p->host].name,
+        .shell = j->rshell.kind == HVI_RSHELL_SSH ? NULL : j->rshell.command,
+        .agent = remote_agent(j),
+        .agent_named = j->opts->agent_path != NULL,
+        .said = p->words.said,
+        .printed = p->chan.banner,
+        .port = j->opts->ssh_port,
+        .wait_status = p->wait_status,
+        .up = p->up};
+}
+
+bool hvi_job_ssh_busy(struct hvi_job_peer *p)
+{
+    struct hvi_ssh_failure f = failure_of(p);
+
+    return hvi_sshtext_busy(&f);
+}
+
+char *hvi_job_ssh_text(struct hvi_job_peer *p)
+{
+    const struct hvi_host *host = &p->job->plan->host[p->host];
+    char dest[DESTINATION_MAX], text[HVI_SSHTEXT_MAX];
+    struct hvi_ssh_failure f = failure_of(p);
+
+    f.dest = hvi_sshargv_destination(host, dest, sizeof dest);
+    return strdup(hvi_sshtext(&f, text));
+}
+
+void hvi_job_ssh_ending(struct hvi_job_peer *p)
+{
+    hvi_chan_end_output(&p->chan);
+    if (!p->reaped)
+        uv_timer_start(&p->job->ssh_timer, hvi_job_ssh_late_cb, HVI_JOB_SSH_MS,
+                       HVI_JOB_SSH_MS);
+}
+
+void hvi_job_ssh_late_cb(uv_timer_t *t)
+{
+    struct hvi_job *j = t->data;
+
+    uv_timer_stop(t);
+    for (size_t i = 0; i < j->plan->nhosts; i++) {
+        const struct hvi_job_peer *p = &j->agent[i];
+
+        if (p->remote && p->started && p->chan_ended && !p->reaped)
+            kill(p->proc.pid, SIGKILL);
+    }
+}

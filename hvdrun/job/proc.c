@@ -1,0 +1,131 @@
+#include "hvdrun/job/proc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "proto/base/limits.h"
+
+enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX], struct hvi_err *err)
+{
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    const char *path = getenv("PATH");
+    const char *slash;
+
+    self[n > 0 ? n : 0] = '\0';
+    slash = strrchr(self, '/');
+    if (slash != NULL) {
+        int len = snprintf(out, PATH_MAX, "%.*s/%s", (int)(slash - self), self, name);
+
+        if (len > 0 && len < PATH_MAX && access(out, X_OK) == 0)
+            return HVD_OK;
+    }
+    while (path != NULL && *path != '\0') {
+        size_t dir = strcspn(path, ":");
+        int len = snprintf(out, PATH_MAX, "%.*s/%s", (int)dir, path, name);
+
+        /* only absolute entries: the rest depends on where the user stands */
+        if (path[0] == '/' && len > 0 && len < PATH_MAX && access(out, X_OK) == 0)
+            return HVD_OK;
+        path += dir + (path[dir] == ':');
+    }
+    return hvi_fail(
+        err, HVD_EIO,
+        "%s is neither beside hvdrun (%s) nor on PATH; is hvd installed whole?", name,
+        self);
+}
+
+/* In the child. Only async-signal-safe calls: hvdrun may have threads. */
+static _Noreturn void child(char *const argv[], int in, int out, int err_fd,
+                            int fail_fd)
+{
+    sigset_t none;
+    int e;
+
+    setpgid(0, 0);
+    for (int s = 1; s < NSIG; s++)
+        signal(s, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    hvi_limits_restore_fds();
+    if (dup2(in, 0) == 0 && dup2(out, 1) == 1 && (err_fd < 0 || dup2(err_fd, 2) == 2))
+        execvp(argv[0], argv);
+    e = errno;
+    if (write(fail_fd, &e, sizeof e) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+static void close_pair(int p[2])
+{
+    for (int i = 0; i < 2; i++)
+        if (p[i] >= 0)
+            close(p[i]);
+}
+
+static enum hvd_status start(char *const argv[], bool with_stderr, struct hvi_proc *out,
+                             struct hvi_err *err)
+{
+    enum hvd_status rc = HVD_OK;
+    int in[2] = {-1, -1};
+    int from[2] = {-1, -1};
+    int words[2] = {-1, -1};
+    int fail[2] = {-1, -1};
+    int e = 0;
+    pid_t pid;
+
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0 ||
+        pipe2(fail, O_CLOEXEC) != 0 || (with_stderr && pipe2(words, O_CLOEXEC) != 0)) {
+        rc = hvi_fail(err, HVD_EIO, "cannot start %s: pipe: %s", argv[0],
+                      strerror(errno));
+        goto done;
+    }
+    (void)fcntl(from[1], F_SETPIPE_SZ,
+                1024 * 1024); /* fewer wake-ups; may be refused */
+    pid = fork();
+    if (pid < 0) {
+        rc = hvi_fail(err, HVD_EIO, "cannot start %s: fork: %s", argv[0],
+                      strerror(errno));
+        goto done;
+    }
+    if (pid == 0)
+        child(argv, in[0], from[1], words[1], fail[1]);
+    setpgid(pid, pid); /* both sides: whoever comes first */
+    close(fail[1]);
+    fail[1] = -1;
+    if (read(fail[0], &e, sizeof e) == (ssize_t)sizeof e) {
+        rc = hvi_fail(err, HVD_EIO, "cannot start %s: %s", argv[0], strerror(e));
+        waitpid(pid, NULL, 0);
+        goto done;
+    }
+    out->pid = pid;
+    out->to_fd = in[1];
+    out->from_fd = from[0];
+    out->err_fd = words[0];
+    in[1] = from[0] = words[0] = -1;
+done:
+    close_pair(in);
+    close_pair(from);
+    close_pair(words);
+    close_pair(fail);
+    return rc;
+}
+
+enum hvd_status hvi_proc_start(char *const argv[], struct hvi_proc *out,
+                               struct hvi_err *err)
+{
+    return start(argv, false, out, err);
+}
+
+enum hvd_status hvi_proc_start_piped(char *const argv[], struct hvi_proc *out,
+                                     struct hvi_err *err)
+{
+    return start(argv, true, out, err);
+}
