@@ -82,10 +82,10 @@ static void poor_body(struct rank *r, void *arg)
     (void)arg;
     for (int i = 0; i < 4; i++) /* what the planes keep has its size after it */
         gather_without_memory(r, i % 2 == 0 ? HVD_ALLGATHER : HVD_ALLTOALL,
-                              (i < 2 ? 3 : 20000) * r->n, -1);
+                              (i < 2 ? 3 : 2000) * r->n, -1);
     for (int i = 0; i < 8; i++)
         gather_without_memory(r, i % 2 == 0 ? HVD_ALLGATHER : HVD_ALLTOALL,
-                              (i < 4 ? 3 : 20000) * r->n,
+                              (i < 4 ? 3 : 2000) * r->n,
                               i / 2 % 2 == 0 ? 1 : r->n - 1);
 }
 
