@@ -619,6 +619,17 @@ static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
     return say_hello(g, k, t->named[index[which]], err);
 }
 
+/* The ways to the rank of k that its links have taken. */
+static unsigned tried_of(const struct meeting *g, const struct link *k)
+{
+    unsigned tried = 0;
+
+    for (int i = 0; i < g->nlinks; i++)
+        if (g->links[i].target == k->target && g->links[i].state != LINK_UNSET)
+            tried |= g->links[i].tried;
+    return tried;
+}
+
 /* Dials the rank of k by a way that has not been taken. k is not touched. */
 static bool dial_another_way(struct meeting *g, const struct link *k, int within_ms,
                              const char *why)
@@ -627,14 +638,15 @@ static bool dial_another_way(struct meeting *g, const struct link *k, int within
     const char *where[HVI_WAYS_MAX];
     int index[HVI_WAYS_MAX];
     struct hvi_err err = {{0}};
+    unsigned tried = tried_of(g, k);
     int64_t until_ms = hvi_now_ms() + within_ms;
 
-    if (ways_left(g, t, k->tried, where, index) == 0)
+    if (ways_left(g, t, tried, where, index) == 0)
         return false;
     hvi_log_info("form", "rank %d, another way: %s", t->rank, why);
     if (until_ms > g->m->deadline_ms)
         until_ms = g->m->deadline_ms;
-    return dial(g, t, k->tried, until_ms, &err) == HVD_OK;
+    return dial(g, t, tried, until_ms, &err) == HVD_OK;
 }
 
 /* It may answer yet. */
@@ -648,7 +660,7 @@ static void is_silent(struct meeting *g, struct link *k)
 /* Somebody else, or the peer has closed it. */
 static bool is_refused(struct meeting *g, struct link *k, const char *why)
 {
-    bool goes_on = beside(g, k) != NULL || dial_another_way(g, k, LINK_MS, why);
+    bool goes_on = dial_another_way(g, k, LINK_MS, why) || beside(g, k) != NULL;
 
     if (goes_on)
         link_close(k);

@@ -130,10 +130,11 @@ def test_gradients_travel_while_backward_runs(hvd, tmp_path):
     step(x)
     path = hvd.broadcast_object(str(tmp_path / "trace.json"))
     best = 0
-    for attempt in range(3):
+    for attempt in range(5):
         if best >= 3:
             break
         hvd.start_timeline(path + str(attempt))
+        hvd.barrier()  # a rank records once rank 0's word has come there: see below
         step(x)
         hvd.stop_timeline()
         hvd.allreduce(tf.constant(0.0), name="written")
@@ -145,7 +146,8 @@ def test_gradients_travel_while_backward_runs(hvd, tmp_path):
 def _reduced_before_first(path, size):
     """How many gradients a rank had reduced when its first layer's came; the best rank's.
 
-    That is the slowest rank: the others wait for it.
+    That is the slowest rank: the others wait for it. 0 when a rank was ahead of the start of
+    the timeline.
     """
     with open(path) as f:
         events = json.load(f)
@@ -160,7 +162,8 @@ def _reduced_before_first(path, size):
         came = [e["ts"] for e in of(0) if e["name"].endswith("ready")]
         ends = [[e["ts"] + e["dur"] for e in of(i) if e["name"] == "ALLREDUCE"]
                 for i in range(1, 6)]
-        assert len(came) == 1 and all(len(e) == 1 for e in ends)
+        if len(came) != 1 or any(len(e) != 1 for e in ends):
+            return 0
         counts.append(sum(e[0] <= came[0] for e in ends))
     return max(counts)
 

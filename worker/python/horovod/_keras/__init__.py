@@ -128,7 +128,7 @@ class _Settings:
         """The configuration of an optimizer like the given one."""
         config = plain.get_config()
         if self.accumulated > 1:
-            if config.get("gradient_accumulation_steps"):
+            if config.get("gradient_accumulation_steps") not in (None, self.accumulated):
                 raise ValueError(
                     "the optimizer has gradient_accumulation_steps; on the Keras backend %s it "
                     "cannot have backward_passes_per_step as well" % self.backend
@@ -396,9 +396,15 @@ def _copy_state(plain, made):
     if not getattr(plain, "built", False) or not variables:
         return
     made.build(variables)
-    values = plain.variables
-    for to, source in zip(made.variables, values() if callable(values) else values):
+    for to, source in zip(_state_of(made), _state_of(plain)):
         to.assign(source)
+
+
+def _state_of(optimizer):
+    """Its variables, without the sums of gradient_accumulation_steps."""
+    variables = optimizer.variables
+    sums = {id(v) for v in getattr(optimizer, "_accumulated_gradients", None) or ()}
+    return [v for v in (variables() if callable(variables) else variables) if id(v) not in sums]
 
 
 def _around(loss_scale, inner):

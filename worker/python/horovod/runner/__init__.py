@@ -53,6 +53,8 @@ def _call(command, service, num_proc):
             "thus causing the job to be terminated. hvdrun's exit status: %d\n%s"
             % (status, "\n".join(errors))
         )
+    if errors:
+        raise RuntimeError("horovod.run: " + "\n".join(errors))
     missing = [rank for rank in range(num_proc) if rank not in results]
     if missing:
         raise RuntimeError("horovod.run: no result came from rank %s"

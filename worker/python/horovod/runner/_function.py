@@ -56,6 +56,14 @@ class FunctionService(network.BasicService):
         """({rank: result}, texts of what ranks raised)"""
         with self._lock:
             found = dict(self._results)
-        return ({rank: codec.loads_base64(value) for rank, (ok, value) in found.items() if ok},
-                ["rank %d: %s" % (rank, found[rank][1]) for rank in sorted(found)
-                 if not found[rank][0]])
+        failed = ["rank %d: %s" % (rank, found[rank][1]) for rank in sorted(found)
+                  if not found[rank][0]]
+        results = {}
+        for rank, (ok, value) in found.items():
+            if not ok or failed:
+                continue
+            try:
+                results[rank] = codec.loads_base64(value)
+            except Exception as error:
+                failed.append("rank %d: its result cannot be unpickled here: %s" % (rank, error))
+        return results, failed

@@ -165,9 +165,15 @@ def register_shutdown_event():
         event.set()
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, ends)
-        signal.signal(signal.SIGTERM, ends)
+        event.before = [(signo, signal.signal(signo, ends))
+                        for signo in (signal.SIGINT, signal.SIGTERM)]
     return event
+
+
+def _restore_signals(event):
+    """What register_shutdown_event() has changed is as before."""
+    for signo, handler in getattr(event, "before", ()):
+        signal.signal(signo, handler)
 
 
 # ---- running
@@ -182,13 +188,13 @@ def launch_gloo(command, exec_command, settings, nics, env, server_ip):
     """
     server = RendezvousServer(settings.verbose)
     port = server.start()
+    ended = register_shutdown_event()
     try:
         slots = hosts.get_host_assignments(
             hosts.parse_hosts(settings.hosts or "localhost:%d" % settings.num_proc),
             settings.num_proc, settings.num_proc)
         server.init(slots)
         make = _slot_info_to_command_fn(get_run_command(command, server_ip, nics, port), env)
-        ended = register_shutdown_event()
 
         def one(slot_info):
             status, when = exec_command(make(slot_info), slot_info, [ended])
@@ -198,6 +204,7 @@ def launch_gloo(command, exec_command, settings, nics, env, server_ip):
 
         results = threads.execute_function_multithreaded(one, [[slot] for slot in slots])
     finally:
+        _restore_signals(ended)
         server.stop()
     failed = [(when, rank, status) for rank, (status, when) in results.items() if status != 0]
     if failed:

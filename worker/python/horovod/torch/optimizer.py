@@ -83,6 +83,7 @@ class _Bucket:
         self.buffer = None
         self.pointers = []
         self.counts = self.dtypes = None
+        self.on_device = False
 
 
 def _plan_buckets(params):
@@ -418,9 +419,9 @@ class _DistributedOptimizer(_Common):
         dtypes = list(map(_DTYPE, dense))
         pointers = list(map(torch.Tensor.data_ptr, dense))
         streams = dense[0].is_cuda
-        if bucket.counts != counts or bucket.dtypes != dtypes or streams:
+        if bucket.counts != counts or bucket.dtypes != dtypes or streams or bucket.on_device:
             self._lay_out(bucket, dense)
-            bucket.counts, bucket.dtypes = counts, dtypes
+            bucket.counts, bucket.dtypes, bucket.on_device = counts, dtypes, streams
         elif bucket.pointers != pointers:
             words, new = memoryview(bucket.buffer).cast("B").cast("q"), array("q", pointers)
             end = len(dense) * _OP_WORDS

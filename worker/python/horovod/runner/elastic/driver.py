@@ -43,6 +43,11 @@ class ResultsRecorder:
     def set_error_message(self, error_message):
         self._error_message = error_message
 
+    @property
+    def error_message(self):
+        """Why the job ends, as far as it is known now; does not wait."""
+        return self._error_message
+
     def add_result(self, key, value):
         """The first result of a key stays."""
         self._worker_results.setdefault(key, value)
@@ -115,7 +120,7 @@ class ElasticDriver:
             return
         try:
             client.notify_hosts_updated(time.time(), update)
-        except OSError as error:
+        except Exception as error:  # whatever its process says: hosts are discovered on
             logging.warning("rank 0 did not hear of changed hosts: %s", error)
 
     def wait_for_available_slots(self, min_num_proc, min_hosts=1):
@@ -129,7 +134,7 @@ class ElasticDriver:
                     return found
                 if self._shutdown.is_set():
                     raise RuntimeError("Job has been shut down while %d slots were waited for: %s"
-                                       % (min_num_proc, self._results.get_results().error_message))
+                                       % (min_num_proc, self._results.error_message))
                 self._changed.wait(min(deadline.remaining(), DISCOVER_HOSTS_FREQUENCY_SECS))
                 deadline.check_time_out_for("%d slots on %d hosts" % (min_num_proc, min_hosts))
 

@@ -6,7 +6,8 @@ import re
 from horovod.runner.common.util import secret
 
 LOG_LEVEL_STR = ["FATAL", "ERROR", "WARNING", "INFO", "DEBUG", "TRACE"]
-IGNORE_REGEXES = {"BASH_FUNC_.*", "OLDPWD", ".*CUDA_VISIBLE_DEVICES", secret.HOROVOD_SECRET_KEY}
+IGNORE_REGEXES = {"BASH_FUNC_.*", "OLDPWD", ".*CUDA_VISIBLE_DEVICES", secret.HOROVOD_SECRET_KEY,
+                  "HVD_RUN_FUNCTION"}  # the last two hold keys
 KUBEFLOW_MPI_EXEC = "/etc/mpi/kubexec.sh"
 
 _RANK_AND_SIZE = (
