@@ -27,6 +27,9 @@ static ssize_t list_children(char *text, size_t cap)
         return -1;
     n = read(fd, text, cap - 1);
     close(fd);
+    while (n > 0 &&
+           text[n - 1] != ' ') /* each ends with one: a number cut short goes */
+        n--;
     text[n > 0 ? n : 0] = '\0';
     return n;
 }

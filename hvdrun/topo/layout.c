@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 const char *hvi_layout_self_bound(const char *program,
                                   const char *(*get)(const void *, const char *),
@@ -84,7 +85,8 @@ static void share(const struct hvi_layout_wish *w, struct hvi_layout *l)
         return;
     }
     for (int i = 0; i < w->nranks; i++) {
-        int all = CPU_COUNT(&inherited);
+        int named = CPU_COUNT(&inherited);
+        int all = named > 0 ? named : (int)sysconf(_SC_NPROCESSORS_ONLN);
         int threads = w->cores > 0 ? w->cores : all / w->nranks;
 
         l->rank[i].cpus = inherited;

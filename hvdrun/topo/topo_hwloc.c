@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Only cores and sockets are kept, and PCI devices where their place matters: loading
  * everything (caches, other devices) takes far longer. */
@@ -49,8 +50,10 @@ int hvi_topo_cores(void)
     int n;
 
     CPU_ZERO(&all);
-    if (sched_getaffinity(0, sizeof all, &all) != 0)
-        return 1;
+    if (sched_getaffinity(0, sizeof all, &all) != 0) { /* more than it can hold */
+        n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        return n > 0 ? n : 1;
+    }
     n = hvi_topo_look(&all, NULL, 0, &t) == NULL ? t.ncores : CPU_COUNT(&all);
     hvi_topo_fini(&t);
     return n > 0 ? n : 1;
