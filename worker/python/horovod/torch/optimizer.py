@@ -68,7 +68,7 @@ class _Bucket:
     """Parameters whose gradients travel as one group."""
 
     __slots__ = ("index", "params", "name", "lazy", "left", "handles", "keep", "after", "sent",
-                 "buffer", "base", "pointers", "counts", "dtypes", "handle_array")
+                 "buffer", "base", "pointers", "counts", "dtypes", "on_device", "handle_array")
 
     def __init__(self, index, params, name, lazy):
         self.index = index
