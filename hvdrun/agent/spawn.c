@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "proto/base/limits.h"
+#include "hvdrun/job/proc.h"
 
 int hvi_pidfd_open(pid_t pid)
 {
@@ -27,17 +27,6 @@ static _Noreturn void fail(int fd, int stage, int error)
 
     (void)!write(fd, &f, sizeof f);
     _exit(stage == HVI_SPAWN_EXEC ? (error == ENOENT ? 127 : 126) : 125);
-}
-
-static void reset_signals(void)
-{
-    sigset_t none;
-
-    for (int s = 1; s < NSIG; s++)
-        signal(s, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    hvi_limits_restore_fds();
 }
 
 /* No text: a program of another kind of machine, or a damaged one. */
@@ -124,7 +113,7 @@ static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
     while (n < 0 && errno == EINTR);
     if (n != 1)
         _exit(125);
-    reset_signals();
+    hvi_proc_reset_signals();
     if (p->terminal && ioctl(p->in_fd, TIOCSCTTY, 0) != 0)
         fail(err_fd, HVI_SPAWN_FORK, errno);
     if (dup2(p->in_fd, 0) < 0 || dup2(p->out_fd, 1) < 0 || dup2(p->err_fd, 2) < 0)

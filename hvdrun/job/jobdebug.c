@@ -27,9 +27,9 @@
 #include "hvdrun/debug/debugwords.h"
 #include "hvdrun/job/exitcode.h"
 #include "hvdrun/job/job_impl.h"
+#include "hvdrun/job/proc.h"
 #include "proto/base/clock.h"
 #include "proto/base/env.h"
-#include "proto/base/limits.h"
 
 #define HISTORY_BYTES ((size_t)64 * 1024)      /* shown to who attaches */
 #define CLIENT_HIGH_BYTES ((size_t)256 * 1024) /* unread by it: the rank waits */
@@ -483,13 +483,7 @@ enum hvd_status hvi_job_debug_listen(struct hvi_job *j, struct hvi_err *err)
 /* In the child: only async-signal-safe calls. */
 static _Noreturn void be(char *const argv[], int fd)
 {
-    sigset_t none;
-
-    for (int s = 1; s < NSIG; s++)
-        signal(s, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    hvi_limits_restore_fds();
+    hvi_proc_reset_signals();
     for (int i = 0; i < 3; i++)
         dup2(fd, i);
     execvp(argv[0], argv);

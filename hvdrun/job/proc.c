@@ -129,3 +129,14 @@ enum hvd_status hvi_proc_start_piped(char *const argv[], struct hvi_proc *out,
 {
     return start(argv, true, out, err);
 }
+
+void hvi_proc_reset_signals(void)
+{
+    sigset_t none;
+
+    for (int s = 1; s < NSIG; s++)
+        signal(s, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    hvi_limits_restore_fds();
+}

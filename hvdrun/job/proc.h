@@ -32,4 +32,8 @@ enum hvd_status hvi_proc_start(char *const argv[], struct hvi_proc *out,
 enum hvd_status hvi_proc_start_piped(char *const argv[], struct hvi_proc *out,
                                      struct hvi_err *err);
 
+/** In a child, before exec: default actions, nothing blocked, the user's limit of open
+ *  files. Async-signal-safe. */
+void hvi_proc_reset_signals(void);
+
 #endif
