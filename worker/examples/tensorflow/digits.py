@@ -1,5 +1,6 @@
 """The handwritten digits beside the examples, as numpy arrays."""
 
+import argparse
 import gzip
 import os
 import struct
@@ -23,3 +24,16 @@ def load(part, folder=DATA):
     images = read_idx(os.path.join(folder, part + "-images-idx3-ubyte.gz"))
     labels = read_idx(os.path.join(folder, part + "-labels-idx1-ubyte.gz"))
     return (images[..., np.newaxis] / 255.0).astype(np.float32), labels.astype(np.int64)
+
+
+def arguments():
+    """The command line of the examples that train by steps."""
+    parser = argparse.ArgumentParser(
+        description="Train a network on handwritten digits",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--steps", type=int, default=400, help="of all ranks together")
+    parser.add_argument("--batch-size", type=int, default=64, help="of each rank")
+    parser.add_argument("--lr", type=float, default=0.001, help="for one rank")
+    parser.add_argument("--checkpoint-dir", default="")
+    parser.add_argument("--data", default=DATA)
+    return parser.parse_args()

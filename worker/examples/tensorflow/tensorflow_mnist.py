@@ -6,8 +6,6 @@
 Prints the loss as it goes, and at the end the accuracy on digits that were not seen.
 """
 
-import argparse
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -30,15 +28,7 @@ def network(images):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description="Train a network on handwritten digits",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--steps", type=int, default=400, help="of all ranks together")
-    parser.add_argument("--batch-size", type=int, default=64, help="of each rank")
-    parser.add_argument("--lr", type=float, default=0.001, help="for one rank")
-    parser.add_argument("--checkpoint-dir", default="")
-    parser.add_argument("--data", default=digits.DATA)
-    args = parser.parse_args()
+    args = digits.arguments()
 
     tf.disable_eager_execution()
     hvd.init()
