@@ -46,15 +46,10 @@ enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX], struct hvi_e
 static _Noreturn void child(char *const argv[], int in, int out, int err_fd,
                             int fail_fd)
 {
-    sigset_t none;
     int e;
 
     setpgid(0, 0);
-    for (int s = 1; s < NSIG; s++)
-        signal(s, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    hvi_limits_restore_fds();
+    hvi_proc_reset_signals();
     if (dup2(in, 0) == 0 && dup2(out, 1) == 1 && (err_fd < 0 || dup2(err_fd, 2) == 2))
         execvp(argv[0], argv);
     e = errno;
