@@ -44,6 +44,7 @@
 #include "nccl/fakes.h"
 
 #define WORLD_MAX 64
+#define WORLD_CHAIN_MEMBERS 6 /* tcp, with a part_bytes */
 
 /* NCCL: the GPU plane with the fake driver and NCCL, over the shm plane */
 enum world_plane { WORLD_SHM, WORLD_TCP, WORLD_HOSTS, WORLD_NCCL };
@@ -288,13 +289,22 @@ static void world_free(struct world *w)
 
 /* ---- running */
 
+/* Direct exchanges and chains, both. */
+static void cut_tcp(const struct rank *r, struct hvi_plane *p)
+{
+    if (r->w->part_bytes == 0)
+        return;
+    hvi_tcp_set_part(p, r->w->part_bytes);
+    hvi_tcp_use_chain(p, WORLD_CHAIN_MEMBERS, 2 * r->w->part_bytes);
+}
+
 static enum hvd_status attach_tcp(struct rank *r, struct hvi_plane **out,
                                   struct hvi_err *err)
 {
     enum hvd_status rc = hvi_tcp_new(r->me, r->n, r->w->fds[r->me], out, err);
 
-    if (rc == HVD_OK && r->w->part_bytes > 0)
-        hvi_tcp_set_part(*out, r->w->part_bytes);
+    if (rc == HVD_OK)
+        cut_tcp(r, *out);
     return rc;
 }
 
@@ -312,6 +322,8 @@ static enum hvd_status attach_hosts(struct rank *r, struct hvi_err *err)
         rc = attach_tcp(r, &mesh, err);
     if (rc == HVD_OK)
         rc = hvi_hosts_new(r->me, r->n, r->w->host_of, local, mesh, &r->p, err);
+    if (rc == HVD_OK)
+        cut_tcp(r, mesh);
     if (rc == HVD_OK && r->w->part_bytes > 0)
         hvi_hosts_set_chunk(r->p, 2 * r->w->part_bytes);
     return rc;

@@ -70,6 +70,10 @@ enum hvd_status hvi_tcp_new(int rank, int size, const int *fds, struct hvi_plane
  *  running group with HVD_EPEER; one that is stopped or busy does not. Without a call
  *  there is no limit. Before the first group. */
 void hvi_tcp_watch(struct hvi_plane *p, int limit_ms);
+/** An allreduce of at least nmembers members, with at least member_bytes of payload for
+ *  each of them, goes along a chain of its members (tcp_chain.c); the result is the same,
+ *  bit by bit. Without a call none does. Equal on all ranks, before the first group. */
+void hvi_tcp_use_chain(struct hvi_plane *p, int32_t nmembers, int64_t member_bytes);
 
 /* An allreduce or a broadcast whose input comes bit by bit, and whose result is used as
  * it comes. Elements of the group's tensors, one tensor after another. */

@@ -13,6 +13,8 @@
 #include "worker/plane/cpu/hosts_impl.h"
 
 #define ADASUM_FLAT_BYTES (32 * 1024)
+/* From so many hosts on, with so many bytes of each: tests/bench/README.md. */
+enum { CHAIN_HOSTS = 12, CHAIN_HOST_BYTES = 256 * 1024 };
 
 static struct hvi_hosts *hosts_of(struct hvi_plane *p)
 {
@@ -410,6 +412,7 @@ enum hvd_status hvi_hosts_new(int rank, int size, const int32_t *host_of,
     h->base.rank = rank;
     h->size = size;
     h->chunk_bytes = HVI_HOSTS_CHUNK_BYTES;
+    hvi_tcp_use_chain(mesh, CHAIN_HOSTS, CHAIN_HOST_BYTES);
     h->local = local;
     h->mesh = mesh;
     *out = (struct hvi_plane *)(void *)h; /* base is first */

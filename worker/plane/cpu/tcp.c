@@ -383,6 +383,14 @@ static void reset_peers(struct hvi_tcp *t)
     }
 }
 
+void hvi_tcp_use_chain(struct hvi_plane *p, int32_t nmembers, int64_t member_bytes)
+{
+    struct hvi_tcp *t = hvi_tcp_from_plane(p);
+
+    t->chain_members = nmembers;
+    t->chain_member_bytes = member_bytes;
+}
+
 void hvi_tcp_feed(struct hvi_plane *p, int64_t elems)
 {
     hvi_tcp_from_plane(p)->fed = elems;
@@ -717,6 +725,7 @@ static enum hvd_status get_memory(struct hvi_tcp *t, struct hvi_err *err)
 
     t->part_bytes = part_bytes(t->size);
     t->small_bytes = HVI_TCP_SMALL_BYTES;
+    t->chain_members = INT32_MAX;
     t->polls = calloc(n + 1, sizeof(*t->polls));
     t->polled = calloc(n, sizeof(*t->polled));
     t->absent = calloc(n, HVI_TCP_WINDOW);

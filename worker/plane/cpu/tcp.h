@@ -36,7 +36,8 @@ enum {
 #define HVI_TCP_DATA_BYTES (1024 * 1024) /* a message of what is not reduced */
 #define HVI_TCP_PART_MAX_BYTES (256 * 1024)
 #define HVI_TCP_PART_MIN_BYTES (16 * 1024)
-#define HVI_TCP_SMALL_BYTES (16 * 1024) /* everyone folds everything: one hop */
+#define HVI_TCP_CHAIN_MAX_BYTES (32 * 1024) /* with more, long chains stall */
+#define HVI_TCP_SMALL_BYTES (16 * 1024)     /* everyone folds everything: one hop */
 
 struct hvi_tcp;
 
@@ -107,7 +108,9 @@ struct hvi_tcp {
     uint64_t last_seq;
     bool ran;
     int64_t part_bytes; /* largest reduced message; staging is [size][window] of them */
-    int64_t small_bytes; /* payload up to here: everyone folds everything */
+    int64_t small_bytes;        /* payload up to here: everyone folds everything */
+    int32_t chain_members;      /* with so many, and so much payload of each of them, */
+    int64_t chain_member_bytes; /* an allreduce goes along a chain */
     uint8_t *staging;
     uint8_t *scrap;  /* [part_bytes] where unwanted payload goes */
     uint8_t *absent; /* [size][window] the member has joined */

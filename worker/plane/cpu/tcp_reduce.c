@@ -6,6 +6,7 @@
  *
  *   whole   (two members, or little payload) everyone sends every chunk to everyone and
  *           folds all of it. One hop.
+ *   chain   (many members, much payload) tcp_chain.c
  *   sliced  a chunk has a slice for every member: it gets the others' inputs of its
  * slice, folds, and sends the result to everyone, who receive it in place. Two hops,
  * the fewest bytes. scatter reducescatter: as sliced, but a member's slice of all
@@ -30,32 +31,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/plane/cpu/tcp.h"
+#include "worker/plane/cpu/tcp_reduce.h"
 #include "worker/plane/reduce/reduce.h"
 
-enum { WINDOW = HVI_TCP_WINDOW, FOLD_BLOCK_ELEMS = 2048 };
-
-/* ---- staging */
-
-static uint8_t *staging_of(const struct hvi_tcp *t, int32_t m, int64_t chunk)
-{
-    return t->staging + ((int64_t)m * WINDOW + chunk % WINDOW) * t->part_bytes;
-}
-
-static uint8_t *absent_flag(const struct hvi_tcp *t, int32_t m, int64_t chunk)
-{
-    return &t->absent[(int64_t)m * WINDOW + chunk % WINDOW];
-}
-
-static bool has_room(const struct hvi_tcp *t, int64_t chunk)
-{
-    return chunk < t->folded + WINDOW;
-}
+enum { WINDOW = HVI_TCP_WINDOW, CHAIN_PARTS = 4, FOLD_BLOCK_ELEMS = 2048 };
 
 static enum hvd_status input_here(struct hvi_tcp *t, int32_t m, int64_t chunk,
                                   int64_t size_bytes, int64_t whole_bytes)
 {
-    *absent_flag(t, m, chunk) = size_bytes < whole_bytes;
+    *hvi_tcp_absent(t, m, chunk) = size_bytes < whole_bytes;
     t->arrived[chunk % WINDOW]++;
     return HVD_OK;
 }
@@ -63,13 +47,6 @@ static enum hvd_status input_here(struct hvi_tcp *t, int32_t m, int64_t chunk,
 static bool all_here(const struct hvi_tcp *t, int64_t chunk)
 {
     return t->arrived[chunk % WINDOW] == t->g->nmembers - 1;
-}
-
-static bool is_fed(const struct hvi_tcp *t, int64_t chunk)
-{
-    struct hvi_span c = hvi_chunks_chunk(&t->plan, chunk);
-
-    return t->fed >= c.first + c.count;
 }
 
 /* Bytes that this rank sends as its input of so many elements. */
@@ -133,17 +110,12 @@ static void fold_run(const struct hvi_tcp *t, int64_t chunk, void *out, const vo
     const void *src[HVD_RANKS_MAX];
 
     for (int32_t m = 0; m < t->g->nmembers; m++) {
-        bool none = m == t->g->me || *absent_flag(t, m, chunk);
+        bool none = m == t->g->me || *hvi_tcp_absent(t, m, chunk);
 
-        src[m] = none ? NULL : staging_of(t, m, chunk) + at_bytes;
+        src[m] = none ? NULL : hvi_tcp_staging(t, m, chunk) + at_bytes;
     }
     src[t->g->me] = own;
     fold(t, out, src, count, stream);
-}
-
-static const uint8_t *in_at(const struct hvi_piece *p, int64_t elem, int64_t es)
-{
-    return p->in == NULL ? NULL : (const uint8_t *)p->in + elem * es;
 }
 
 /* Virtual elements of `s`, which lie in staging from its begin on, to the outputs;
@@ -159,9 +131,9 @@ static void fold_span(const struct hvi_tcp *t, int64_t chunk, struct hvi_span s)
         const struct hvi_piece *p = &t->g->pieces[r.piece];
         int64_t at = (r.at - s.first) * es;
         uint8_t *out = p->out != NULL ? (uint8_t *)p->out + r.offset * es
-                                      : staging_of(t, t->g->me, chunk) + at;
+                                      : hvi_tcp_staging(t, t->g->me, chunk) + at;
 
-        fold_run(t, chunk, out, in_at(p, r.offset, es), at, r.count,
+        fold_run(t, chunk, out, hvi_tcp_in_at(p, r.offset, es), at, r.count,
                  t->stream && p->out != NULL);
     }
 }
@@ -178,13 +150,12 @@ static void list_inputs(const struct hvi_tcp *t, struct hvi_span s,
 
     hvi_runs_begin(&it, &t->plan, s.first, s.first + s.count);
     while (room && hvi_runs_next(&it, &r))
-        room =
-            hvi_tcp_add(l, in_at(&t->g->pieces[r.piece], r.offset, es), r.count * es);
+        room = hvi_tcp_add(l, hvi_tcp_in_at(&t->g->pieces[r.piece], r.offset, es),
+                           r.count * es);
 }
 
-/* Where the result of virtual elements lies: outputs, or (sent) the own staging. */
-static void list_outputs(const struct hvi_tcp *t, int64_t chunk, struct hvi_span s,
-                         bool send, struct hvi_tcp_list *l)
+void hvi_tcp_list_outputs(const struct hvi_tcp *t, struct hvi_span s, uint8_t *instead,
+                          struct hvi_tcp_list *l)
 {
     int64_t es = t->facts.elem_size;
     struct hvi_runs it;
@@ -197,10 +168,8 @@ static void list_outputs(const struct hvi_tcp *t, int64_t chunk, struct hvi_span
 
         if (p->out != NULL)
             room = hvi_tcp_add(l, (uint8_t *)p->out + r.offset * es, r.count * es);
-        else if (send)
-            room =
-                hvi_tcp_add(l, staging_of(t, t->g->me, chunk) + (r.at - s.first) * es,
-                            r.count * es);
+        else if (instead != NULL)
+            room = hvi_tcp_add(l, instead + (r.at - s.first) * es, r.count * es);
         else
             room = hvi_tcp_add_scrap(t, l, r.count * es);
     }
@@ -218,14 +187,14 @@ static struct hvi_tcp_msg whole_send_at(const struct hvi_tcp *t, int32_t m, int6
 {
     (void)m;
     return (struct hvi_tcp_msg){
-        .ready = is_fed(t, i),
+        .ready = hvi_tcp_is_fed(t, i),
         .size_bytes = input_bytes(t, hvi_chunks_chunk(&t->plan, i).count)};
 }
 
 static struct hvi_tcp_msg whole_recv_at(const struct hvi_tcp *t, int32_t m, int64_t i)
 {
     (void)m;
-    return (struct hvi_tcp_msg){.ready = has_room(t, i),
+    return (struct hvi_tcp_msg){.ready = hvi_tcp_has_room(t, i),
                                 .may_be_empty = true,
                                 .size_bytes = hvi_chunks_chunk(&t->plan, i).count *
                                               t->facts.elem_size};
@@ -241,7 +210,7 @@ static void whole_send_list(const struct hvi_tcp *t, int32_t m, int64_t i,
 static void whole_recv_list(const struct hvi_tcp *t, int32_t m, int64_t i,
                             struct hvi_tcp_list *l)
 {
-    hvi_tcp_add(l, staging_of(t, m, i),
+    hvi_tcp_add(l, hvi_tcp_staging(t, m, i),
                 hvi_chunks_chunk(&t->plan, i).count * t->facts.elem_size);
 }
 
@@ -329,7 +298,7 @@ static struct hvi_tcp_msg sliced_send_at(const struct hvi_tcp *t, int32_t m, int
         msg.ready = chunk < t->folded;
         msg.size_bytes = slice(t, chunk, t->g->me).count * t->facts.elem_size;
     } else {
-        msg.ready = is_fed(t, chunk);
+        msg.ready = hvi_tcp_is_fed(t, chunk);
         msg.size_bytes = input_bytes(t, slice(t, chunk, m).count);
     }
     return msg;
@@ -341,7 +310,7 @@ static struct hvi_tcp_msg sliced_recv_at(const struct hvi_tcp *t, int32_t m, int
     int64_t chunk = sliced_chunk(t, i, &result);
     struct hvi_span s = slice(t, chunk, result ? m : t->g->me);
 
-    return (struct hvi_tcp_msg){.ready = result || has_room(t, chunk),
+    return (struct hvi_tcp_msg){.ready = result || hvi_tcp_has_room(t, chunk),
                                 .may_be_empty = !result,
                                 .size_bytes = s.count * t->facts.elem_size};
 }
@@ -353,7 +322,8 @@ static void sliced_send_list(const struct hvi_tcp *t, int32_t m, int64_t i,
     int64_t chunk = sliced_chunk(t, i, &result);
 
     if (result)
-        list_outputs(t, chunk, slice(t, chunk, t->g->me), true, l);
+        hvi_tcp_list_outputs(t, slice(t, chunk, t->g->me),
+                             hvi_tcp_staging(t, t->g->me, chunk), l);
     else
         list_inputs(t, slice(t, chunk, m), l);
 }
@@ -365,9 +335,9 @@ static void sliced_recv_list(const struct hvi_tcp *t, int32_t m, int64_t i,
     int64_t chunk = sliced_chunk(t, i, &result);
 
     if (result)
-        list_outputs(t, chunk, slice(t, chunk, m), false, l);
+        hvi_tcp_list_outputs(t, slice(t, chunk, m), NULL, l);
     else
-        hvi_tcp_add(l, staging_of(t, m, chunk),
+        hvi_tcp_add(l, hvi_tcp_staging(t, m, chunk),
                     slice(t, chunk, t->g->me).count * t->facts.elem_size);
 }
 
@@ -390,7 +360,7 @@ static enum hvd_status sliced_work(struct hvi_tcp *t, bool *moved, struct hvi_er
     for (; t->folded < t->plan.nchunks; t->folded++) {
         int64_t old = t->folded - WINDOW; /* its result may lie in the own staging */
 
-        if (!all_here(t, t->folded) || !is_fed(t, t->folded) ||
+        if (!all_here(t, t->folded) || !hvi_tcp_is_fed(t, t->folded) ||
             (old >= 0 && !sent_to_all(t, sliced_through(t, old))))
             return HVD_INPROGRESS;
         fold_span(t, t->folded, slice(t, t->folded, t->g->me));
@@ -436,50 +406,77 @@ static void begin_folding(struct hvi_tcp *t)
     memset(t->arrived, 0, sizeof(t->arrived));
 }
 
-static bool goes_whole(const struct hvi_tcp *t, int32_t nmembers, int64_t total_bytes)
+enum way { WHOLE, SLICED, CHAIN };
+
+/* A function of what all members know. */
+static enum way choose_way(const struct hvi_tcp *t, int32_t nmembers,
+                           int64_t total_bytes)
 {
-    return nmembers <= 2 || total_bytes <= t->small_bytes;
+    if (nmembers <= 2 || total_bytes <= t->small_bytes)
+        return WHOLE;
+    return nmembers >= t->chain_members &&
+                   total_bytes >= nmembers * t->chain_member_bytes
+               ? CHAIN
+               : SLICED;
 }
 
-/* Bytes of a slice: several chunks when there is that much. */
+/* Bytes of a message: several chunks when there is that much. */
 static int64_t choose_part(const struct hvi_tcp *t, int32_t nmembers,
                            int64_t total_bytes)
 {
     int64_t most = t->part_bytes;
-    int64_t part = total_bytes / nmembers / WINDOW / 64 * 64;
+    int64_t part = most;
 
-    if (goes_whole(t, nmembers, total_bytes))
-        return most;
+    switch (choose_way(t, nmembers, total_bytes)) {
+    case SLICED:
+        part = total_bytes / nmembers / WINDOW / 64 * 64;
+        break;
+    case CHAIN:
+        part = total_bytes / nmembers / CHAIN_PARTS / 64 * 64;
+        most = most < HVI_TCP_CHAIN_MAX_BYTES ? most : HVI_TCP_CHAIN_MAX_BYTES;
+        break;
+    case WHOLE:
+        break;
+    }
     part = part < HVI_TCP_PART_MIN_BYTES ? HVI_TCP_PART_MIN_BYTES : part;
     return part < most ? part : most;
 }
 
-/* The result of a chunk goes out after the inputs of the WINDOW - 1 chunks behind it. */
 int64_t hvi_tcp_cut_bytes(struct hvi_plane *p, int32_t nmembers, int64_t total_bytes)
 {
     const struct hvi_tcp *t = hvi_tcp_from_plane(p);
     int64_t part = choose_part(t, nmembers, total_bytes);
 
-    return goes_whole(t, nmembers, total_bytes) ? part : part * nmembers * WINDOW;
+    switch (choose_way(t, nmembers, total_bytes)) {
+    case SLICED: /* a result goes out after the inputs of the WINDOW - 1 chunks behind */
+        return part * nmembers * WINDOW;
+    case CHAIN: /* so many are on their way there and back */
+        return part * nmembers * 2;
+    case WHOLE:
+        break;
+    }
+    return part;
 }
 
 enum hvd_status hvi_tcp_allreduce_start(struct hvi_tcp *t, struct hvi_err *err)
 {
+    static const struct hvi_tcp_kind *const kinds[] = {
+        [WHOLE] = &whole_kind, [SLICED] = &sliced_kind, [CHAIN] = &hvi_tcp_chain_kind};
     int32_t n = t->g->nmembers;
-    bool whole = goes_whole(t, n, t->facts.total_bytes);
+    enum way way = choose_way(t, n, t->facts.total_bytes);
     enum hvd_status rc;
 
     t->part_elems =
         choose_part(t, n, t->facts.total_bytes) / (int64_t)t->facts.elem_size;
     rc = hvi_chunks_plan(&t->plan, t->g->pieces, t->g->npieces, t->facts.elem_size,
-                         whole ? t->part_elems : t->part_elems * n, err);
+                         way == SLICED ? t->part_elems * n : t->part_elems, err);
     if (rc == HVD_OK && t->plan.nchunks > UINT32_MAX / 2)
         rc = hvi_fail(err, HVD_ELIMIT, "tcp: too many bytes in one group");
     if (rc != HVD_OK)
         return rc;
     hvi_group_alloc_all(t->g, &t->facts);
     begin_folding(t);
-    t->kind = whole ? &whole_kind : &sliced_kind;
+    t->kind = kinds[way];
     return HVD_OK;
 }
 
@@ -512,7 +509,7 @@ static struct hvi_tcp_msg scatter_send_at(const struct hvi_tcp *t, int32_t m, in
 static struct hvi_tcp_msg scatter_recv_at(const struct hvi_tcp *t, int32_t m, int64_t i)
 {
     (void)m;
-    return (struct hvi_tcp_msg){.ready = has_room(t, i),
+    return (struct hvi_tcp_msg){.ready = hvi_tcp_has_room(t, i),
                                 .may_be_empty = true,
                                 .size_bytes = scatter_elems(t, t->g->me, i) *
                                               (int64_t)t->facts.elem_size};
@@ -535,7 +532,8 @@ static void scatter_send_list(const struct hvi_tcp *t, int32_t m, int64_t i,
             continue;
         }
         count = count - from < left ? count - from : left;
-        room = hvi_tcp_add(l, in_at(&t->g->pieces[k], first + from, es), count * es);
+        room = hvi_tcp_add(l, hvi_tcp_in_at(&t->g->pieces[k], first + from, es),
+                           count * es);
         left -= count;
         from = 0;
     }
@@ -544,7 +542,7 @@ static void scatter_send_list(const struct hvi_tcp *t, int32_t m, int64_t i,
 static void scatter_recv_list(const struct hvi_tcp *t, int32_t m, int64_t i,
                               struct hvi_tcp_list *l)
 {
-    hvi_tcp_add(l, staging_of(t, m, i),
+    hvi_tcp_add(l, hvi_tcp_staging(t, m, i),
                 scatter_elems(t, t->g->me, i) * t->facts.elem_size);
 }
 
@@ -572,8 +570,8 @@ static void scatter_fold(const struct hvi_tcp *t, int64_t chunk)
         hvi_group_kept(t->g, r.piece, t->g->me, &first, &count);
         if (p->out != NULL)
             fold_run(t, chunk, (uint8_t *)p->out + r.offset * es,
-                     in_at(p, first + r.offset, es), (r.at - c.first) * es, r.count,
-                     t->stream);
+                     hvi_tcp_in_at(p, first + r.offset, es), (r.at - c.first) * es,
+                     r.count, t->stream);
     }
 }
 
