@@ -1,10 +1,13 @@
 #include "hvdrun/agent/cgroup.h"
 
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -48,14 +51,31 @@ int hvi_cgroup_make(char *dir, size_t cap, int *fd)
             continue;
         snprintf(file, sizeof file, "%s/cgroup.kill", dir);
         if (access(file, W_OK) == 0) {
-            snprintf(file, sizeof file, "%s/cgroup.procs", dir);
-            *fd = open(file, O_WRONLY | O_CLOEXEC);
+            *fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
             if (*fd >= 0)
                 return 0;
         }
         rmdir(dir);
     }
     return -1;
+}
+
+void hvi_cgroup_enter(int dir_fd)
+{
+    int fd = openat(dir_fd, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    (void)!write(fd, "0", 1);
+    close(fd);
+}
+
+pid_t hvi_cgroup_fork(int dir_fd)
+{
+    struct clone_args args = {
+        .flags = CLONE_INTO_CGROUP, .exit_signal = SIGCHLD, .cgroup = (unsigned)dir_fd};
+
+    return (pid_t)syscall(SYS_clone3, &args, sizeof args);
 }
 
 void hvi_cgroup_kill(const char *dir)

@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "hvdrun/agent/cgroup.h"
 #include "hvdrun/job/proc.h"
 
 int hvi_pidfd_open(pid_t pid)
@@ -91,8 +92,9 @@ static void be_held(int err_fd)
         fail(err_fd, HVI_SPAWN_TRACE, errno);
 }
 
-static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
-                            int err_fd)
+/* born: it is in its cgroup already. */
+static _Noreturn void child(const struct hvi_spawn_plan *p, bool born, pid_t agent,
+                            int go, int err_fd)
 {
     static const char refused[] =
         "hvdrun: this rank is not bound: the system refused its processors\n";
@@ -106,8 +108,8 @@ static _Noreturn void child(const struct hvi_spawn_plan *p, pid_t agent, int go,
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != agent) /* it died before the line above */
         _exit(125);
-    if (p->cgroup_fd >= 0)
-        (void)!write(p->cgroup_fd, "0", 1);
+    if (p->cgroup_fd >= 0 && !born)
+        hvi_cgroup_enter(p->cgroup_fd);
     do
         n = read(go, &byte, 1);
     while (n < 0 && errno == EINTR);
@@ -135,6 +137,8 @@ enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned 
 {
     int go[2], failure[2];
     pid_t agent = getpid();
+    bool born = plan->cgroup_fd >= 0;
+    sigset_t all, old;
     pid_t pid;
 
     if (pipe2(go, O_CLOEXEC) != 0) {
@@ -147,12 +151,19 @@ enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned 
         close(go[1]);
         return hvi_fail(err, HVD_EIO, "pipe: %s", strerror(*error));
     }
-    pid = fork();
+    sigfillset(&all); /* the child takes them once their handlers are gone */
+    sigprocmask(SIG_SETMASK, &all, &old);
+    pid = born ? hvi_cgroup_fork(plan->cgroup_fd) : -1;
+    if (pid < 0) {
+        born = false;
+        pid = fork();
+    }
     if (pid == 0) {
         close(go[1]); /* its end of file must come when the agent dies */
-        child(plan, agent, go[0], failure[1]);
+        child(plan, born, agent, go[0], failure[1]);
     }
     *error = errno;
+    sigprocmask(SIG_SETMASK, &old, NULL);
     close(go[0]);
     close(failure[1]);
     if (pid < 0) {

@@ -21,7 +21,7 @@ struct hvi_spawn_plan {
     char **argv, **envp;
     const char *cwd;
     int in_fd, out_fd, err_fd;
-    int cgroup_fd;         /* cgroup.procs to enter, or -1 */
+    int cgroup_fd;         /* the directory of one to be born in, or -1 */
     const cpu_set_t *cpus; /* to be bound to, or NULL */
     const char *note;      /* a line for its stderr before it begins, or NULL */
     bool
