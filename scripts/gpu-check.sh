@@ -15,7 +15,7 @@ export B=${B:-build}
 python=${PYTHON:-python3}
 case ${1:-420} in *[!0-9]*) echo "usage: scripts/gpu-check.sh [SECONDS]" >&2; exit 2 ;; esac
 
-make -s B="$B" all || { echo "gpu-check: the build failed; scripts/deps.sh says what it needs" >&2; exit 1; }
+make -s -j"$(nproc)" B="$B" all || { echo "gpu-check: the build failed; scripts/deps.sh says what it needs" >&2; exit 1; }
 ends=$((SECONDS + ${1:-420}))
 case $B in /*) build=$B ;; *) build=$src/$B ;; esac
 export PATH=$build/bin:$PATH

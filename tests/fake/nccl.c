@@ -197,13 +197,22 @@ static void *meet(void *arg)
     return NULL;
 }
 
+/* NCCL 2.25 and newer read what an older ncclConfig_t had as padding. */
+static void check_config(const struct hvi_nccl_config *config)
+{
+    if (config == NULL || config->magic != 0xcafebeef || config->blocking != 0)
+        die("communicators are to be made non-blocking");
+    if (config->size > offsetof(struct hvi_nccl_config, traffic_class) &&
+        config->traffic_class != INT_MIN)
+        die("the configuration has a traffic class");
+}
+
 static int start_meeting(struct ncclComm *c, const struct hvi_nccl_config *config)
 {
     pthread_t thread;
 
     atomic_store(&c->state, HVI_NCCL_IN_PROGRESS);
-    if (config == NULL || config->magic != 0xcafebeef || config->blocking != 0)
-        die("communicators are to be made non-blocking");
+    check_config(config);
     if (pthread_create(&thread, NULL, meet, c) != 0)
         die("no thread");
     pthread_detach(thread);
@@ -602,6 +611,9 @@ static void *split_main(void *arg)
             meet(s->made);
         }
         barrier(p);
+        if (s->out != NULL)
+            *s->out =
+                s->made; /* as NCCL does: the pointer is there when the split is over */
     }
     atomic_store(&p->state, HVI_NCCL_SUCCESS);
     free(s);
@@ -616,13 +628,13 @@ EXPORT int ncclCommSplit(struct ncclComm *parent, int color, int key,
 
     (void)key;
     check_comm(parent);
-    if (config == NULL || config->blocking != 0)
-        die("communicators are to be made non-blocking");
+    check_config(config);
     s->parent = parent;
     s->color = color;
     *out = NULL;
     if (color >= 0) {
-        s->made = *out = remember(calloc(1, sizeof **out));
+        s->made = remember(calloc(1, sizeof **out));
+        s->out = out;
         atomic_store(&s->made->state, HVI_NCCL_IN_PROGRESS);
     }
     atomic_store(&parent->state, HVI_NCCL_IN_PROGRESS);

@@ -7,6 +7,8 @@
 #include "worker/plane/nccl/pack.h"
 #include "worker/plane/nccl/plan.h"
 
+#define HVI_POLL_FIRST_US 20 /* the first look at what NCCL does in the background */
+
 /** Ranks that run groups together. */
 struct hvi_comm {
     struct hvi_comm *next;
@@ -142,7 +144,7 @@ struct hvi_gpu {
     int64_t head_since_ms;
     int nthreads; /* that have not ended, aborts too */
     int naborts;
-    bool stop;
+    bool stop, told_stuck;
     int64_t broken_ms;
     _Atomic int broken; /* enum hvd_status, 0: good */
     char broken_text[HVD_ERROR_TEXT_MAX];
