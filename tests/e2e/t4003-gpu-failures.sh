@@ -92,9 +92,14 @@ done
 echo "-- an asynchronous error: all ranks get NCCL's words and hear on which rank"
 FAKE_NCCL_FAULT=async:1:4 run hvdrun -np 3 ./fail
 [ "$status" != 0 ] || die "it went well"
-expect_line out 'rank 1 step [0-9]*: -7 .*on rank 1 \(localhost, cuda:1 Fake GPU 1\): NCCL 2.28.9: unhandled system error.*completion with error 12; often the network'
-expect_line out 'rank 0 step [0-9]*: -7 .*on rank 1 .*completion with error 12'
+expect_line out 'rank 1 step [0-9]*: -7 .*on rank 1 \(localhost, cuda:1 Fake GPU 1\): NCCL 2.28.9: unhandled system error.*completion with error 12; often the network .*docker: --shm-size'
+expect_line out 'rank 0 step [0-9]*: -7 .*on rank 1 .*completion with error 12; often the network .*docker: --shm-size'
 expect_within 20000
+echo "-- an NCCL for a newer CUDA than the driver's"
+FAKE_NCCL_FAULT=call:0:0 FAKE_NCCL_TEXT="Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'" \
+    run hvdrun -np 2 ./fail
+[ "$status" != 0 ] || die "it went well"
+expect_line out 'unhandled cuda error .*is insufficient .*; this NCCL is built for a newer CUDA than the driver has .*nvidia-nccl-cu12'
 echo "-- a collective that hangs"
 FAKE_NCCL_FAULT=hang:0:3 HVD_NCCL_TIMEOUT_SECONDS=1 run hvdrun -np 2 ./fail
 [ "$status" != 0 ] || die "it went well"

@@ -8,6 +8,7 @@
  *                                 hang (never takes part), async (asynchronous system
  *                                 error), call (the call fails); K ignored: init (creation
  *                                 fails asynchronously)
+ *   FAKE_NCCL_TEXT=TEXT           what ncclGetLastError says of that call
  *   FAKE_NCCL_ABORT_HANG=1        ncclCommAbort never returns
  *   FAKE_NCCL_SLOW_MS=N           calls return ncclInProgress, the work is queued N ms later
  */
@@ -197,7 +198,7 @@ static void *meet(void *arg)
     return NULL;
 }
 
-/* NCCL 2.25 and newer read what an older ncclConfig_t had as padding. */
+/* NCCL 2.26 and newer read what an older ncclConfig_t had as padding. */
 static void check_config(const struct hvi_nccl_config *config)
 {
     if (config == NULL || config->magic != 0xcafebeef || config->blocking != 0)
@@ -496,7 +497,10 @@ static int add(struct ncclComm *c, void *stream, struct op make)
     if (atomic_load(&c->state) == HVI_NCCL_IN_PROGRESS)
         die("a call before the communicator was ready");
     if (fault(c, "call", atomic_load(&c->launched))) {
-        snprintf(c->last, sizeof c->last, "fake: this call fails");
+        const char *text = getenv("FAKE_NCCL_TEXT");
+
+        snprintf(c->last, sizeof c->last, "%s",
+                 text != NULL ? text : "fake: this call fails");
         free(op);
         return HVI_NCCL_UNHANDLED_CUDA;
     }

@@ -145,7 +145,7 @@ struct hvi_nccl_id {
 };
 
 /** ncclConfig_t as NCCL 2.18 has it; `size` tells a newer one what to leave alone. The last
- *  member lies in 2.18's padding, which `size` covers, and is 2.25's traffic class: undefined,
+ *  member lies in 2.18's padding, which `size` covers, and is 2.26's traffic class: undefined,
  *  and not what happens to lie on the stack. */
 struct hvi_nccl_config {
     size_t size;

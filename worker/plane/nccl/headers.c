@@ -58,7 +58,9 @@ SAME(HVI_NCCL_INT64, ncclInt64);
 SAME(HVI_NCCL_FLOAT16, ncclFloat16);
 SAME(HVI_NCCL_FLOAT32, ncclFloat32);
 SAME(HVI_NCCL_FLOAT64, ncclFloat64);
-SAME(HVI_NCCL_BFLOAT16, ncclBfloat16);
+#if NCCL_VERSION_CODE >= 22500 || defined(__CUDA_BF16_TYPES_EXIST__)
+SAME(HVI_NCCL_BFLOAT16, ncclBfloat16); /* older headers declare it in C++ only */
+#endif
 FITS(ncclResult_t, int);
 FITS(ncclDataType_t, int);
 FITS(ncclRedOp_t, int);
@@ -78,7 +80,7 @@ AT(min_ctas, minCTAs);
 AT(max_ctas, maxCTAs);
 AT(net_name, netName);
 AT(split_share, splitShare);
-#if NCCL_VERSION_CODE >= 22500
+#if NCCL_VERSION_CODE >= 22600
 AT(traffic_class, trafficClass);
 #endif
 SAME(INT_MIN, NCCL_CONFIG_UNDEF_INT);
