@@ -119,6 +119,14 @@ expect_status 1
 expect_line err 'NCCL has not aborted in 1 s and holds the GPU'
 ! grep -q 'still here' out || die "a process went on"
 expect_within 15000
+echo "-- a communicator that does not end in hvd_shutdown: it is aborted, and that may hang as well"
+FAKE_NCCL_FINALIZE_HANG=1 run hvdrun -np 2 ./fail
+expect_status 0
+expect_line out 'rank 1: nothing failed'
+FAKE_NCCL_FINALIZE_HANG=1 FAKE_NCCL_ABORT_HANG=1 HVD_NCCL_ABORT_SECONDS=1 run hvdrun -np 2 ./fail
+expect_status 1
+expect_line err 'NCCL has not aborted in 1 s and holds the GPU, so this process ends .*Before: a communicator did not end'
+expect_within 15000
 echo "-- NCCL that is too old: an error of the operation, with version and path"
 FAKE_NCCL_VERSION=21405 run hvdrun -np 2 ./fail
 expect_line out 'rank 1 step 0: -15 .*rank 0 \(localhost\): NCCL 2.14.5 at .*/tests/fake/libnccl.so.2 is too old: GPU collectives need 2.18'

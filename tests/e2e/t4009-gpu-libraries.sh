@@ -9,7 +9,10 @@ home=${CUDA_HOME:-/usr/local/cuda}
 first() { for f in "$@"; do [ -e "$f" ] && { readlink -f "$f"; return; }; done; }
 nccl=$(first "$home"/lib64/libnccl.so.2 "$home"/lib/libnccl.so.2 /usr/lib/*-linux-gnu/libnccl.so.2)
 driver=$(first "$home"/lib64/stubs/libcuda.so "$home"/lib/stubs/libcuda.so)
-[ -n "$nccl" ] && [ -n "$driver" ] || { echo "no CUDA toolkit with NCCL in $home (CUDA_HOME)"; exit 77; }
+if [ -z "$nccl" ] || [ -z "$driver" ]; then
+    echo "no CUDA toolkit with NCCL in $home (CUDA_HOME)"
+    exit 77
+fi
 
 # $1 = list of api.h; $2 = library, or its names
 entries() { sed -n "/#define $1(X)/,/[^\\\\]\$/p" "$HVD_SRC/worker/plane/nccl/api.h" | grep -oE 'X\([a-z_0-9]+, [A-Za-z0-9_]+' | sed 's/.*, //'; }

@@ -10,6 +10,7 @@
  *                                 fails asynchronously)
  *   FAKE_NCCL_TEXT=TEXT           what ncclGetLastError says of that call
  *   FAKE_NCCL_ABORT_HANG=1        ncclCommAbort never returns
+ *   FAKE_NCCL_FINALIZE_HANG=1     ncclCommFinalize never comes to its end
  *   FAKE_NCCL_SLOW_MS=N           calls return ncclInProgress, the work is queued N ms later
  */
 #include <fcntl.h>
@@ -667,6 +668,10 @@ EXPORT int ncclCommFinalize(struct ncclComm *c)
     check_comm(c);
     if (atomic_load(&c->finished) != atomic_load(&c->launched))
         die("ncclCommFinalize while operations are queued");
+    if (number_of("FAKE_NCCL_FINALIZE_HANG", 0) != 0) {
+        atomic_store(&c->state, HVI_NCCL_IN_PROGRESS);
+        return HVI_NCCL_IN_PROGRESS;
+    }
     return HVI_NCCL_SUCCESS;
 }
 EXPORT int ncclCommDestroy(struct ncclComm *c)

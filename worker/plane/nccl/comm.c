@@ -434,7 +434,7 @@ static void drop_comm(struct hvi_gpu *p, struct hvi_comm *c)
     if (state == HVI_NCCL_SUCCESS)
         p->nccl->comm_destroy(c->nccl);
     else
-        p->nccl->comm_abort(c->nccl);
+        hvi_gpu_abort_last(p, c->nccl);
     c->nccl = NULL;
 }
 

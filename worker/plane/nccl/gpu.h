@@ -159,6 +159,9 @@ void hvi_gpu_push(struct hvi_gpu *p, struct hvi_launch *l);
 void hvi_gpu_break(struct hvi_gpu *p, enum hvd_status status, bool say,
                    const char *text);
 void hvi_gpu_wake(struct hvi_gpu *p);
+/** Abort a communicator after all threads have ended: waits abort_ms for it, then tells that
+ *  the process is stuck. */
+void hvi_gpu_abort_last(struct hvi_gpu *p, struct ncclComm *comm);
 /** true: all threads have ended. */
 bool hvi_gpu_stop_threads(struct hvi_gpu *p);
 /** Wait until nothing is queued, at most timeout_ms. */

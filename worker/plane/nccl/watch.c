@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,7 +238,7 @@ static void give_up(struct hvi_gpu *p)
     }
 }
 
-static void tell_stuck(struct hvi_gpu *p)
+static void tell_stuck(struct hvi_gpu *p, const char *before)
 {
     char text[HVD_ERROR_TEXT_MAX];
 
@@ -246,7 +247,7 @@ static void tell_stuck(struct hvi_gpu *p)
         "rank %d (%s, cuda:%d %s): NCCL has not aborted in %lld s and holds the GPU, "
         "so this process ends (HVD_NCCL_ABORT_SECONDS). Before: %.600s",
         p->base.rank, p->host, p->dev->id, p->dev->name,
-        (long long)(p->abort_ms / 1000), p->broken_text);
+        (long long)(p->abort_ms / 1000), before);
     if (p->setup.stuck != NULL)
         p->setup.stuck(text);
 }
@@ -271,7 +272,7 @@ static void watch_once(struct hvi_gpu *p)
     else if (hopeless)
         give_up(p);
     else if (stuck)
-        tell_stuck(p);
+        tell_stuck(p, p->broken_text);
     else if (atomic_load(&p->broken) == 0 && look_at_comms(p, &err))
         hvi_gpu_break(p, HVD_EIO, true, err.text);
 }
@@ -346,7 +347,7 @@ static void *abort_thread(void *arg)
 }
 
 /* All signals stay with the program's own threads. */
-static bool start_thread(struct hvi_gpu *p, void *(*body)(void *), void *arg)
+static bool start_detached(void *(*body)(void *), void *arg)
 {
     sigset_t all;
     sigset_t old;
@@ -357,9 +358,15 @@ static bool start_thread(struct hvi_gpu *p, void *(*body)(void *), void *arg)
     pthread_sigmask(SIG_BLOCK, &all, &old);
     rc = pthread_create(&thread, NULL, body, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc != 0)
+    if (rc == 0)
+        pthread_detach(thread);
+    return rc == 0;
+}
+
+static bool start_thread(struct hvi_gpu *p, void *(*body)(void *), void *arg)
+{
+    if (!start_detached(body, arg))
         return false;
-    pthread_detach(thread);
     p->nthreads++;
     return true;
 }
@@ -391,6 +398,49 @@ void hvi_gpu_break(struct hvi_gpu *p, enum hvd_status status, bool say,
     pthread_cond_signal(&p->watch_cond);
     pthread_mutex_unlock(&p->lock);
     hvi_gpu_wake(p);
+}
+
+/* ---- an abort at the end, when the plane has no threads any more ------------------- */
+
+struct last_abort {
+    struct hvi_device *dev;
+    const struct hvi_nccl_api *nccl;
+    struct ncclComm *comm;
+    sem_t over;
+};
+
+static void *last_abort_thread(void *arg)
+{
+    struct last_abort *a = arg;
+
+    hvi_device_enter(a->dev);
+    a->nccl->comm_abort(a->comm);
+    hvi_device_leave(a->dev);
+    sem_post(&a->over);
+    return NULL;
+}
+
+void hvi_gpu_abort_last(struct hvi_gpu *p, struct ncclComm *comm)
+{
+    struct timespec until = in_ms(p->abort_ms);
+    struct last_abort *a = malloc(sizeof *a);
+    int rc;
+
+    if (a == NULL)
+        return; /* the communicator stays */
+    *a = (struct last_abort){.dev = p->dev, .nccl = p->nccl, .comm = comm};
+    sem_init(&a->over, 0, 0);
+    if (start_detached(last_abort_thread, a)) {
+        do
+            rc = sem_clockwait(&a->over, CLOCK_MONOTONIC, &until);
+        while (rc != 0 && errno == EINTR);
+        if (rc != 0) { /* the thread still has what a points to */
+            tell_stuck(p, "a communicator did not end");
+            return;
+        }
+    }
+    sem_destroy(&a->over);
+    free(a);
 }
 
 /* ---- life ------------------------------------------------------------------------ */
