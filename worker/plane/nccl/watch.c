@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -406,7 +405,9 @@ struct last_abort {
     struct hvi_device *dev;
     const struct hvi_nccl_api *nccl;
     struct ncclComm *comm;
-    sem_t over;
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool over;
 };
 
 static void *last_abort_thread(void *arg)
@@ -416,30 +417,38 @@ static void *last_abort_thread(void *arg)
     hvi_device_enter(a->dev);
     a->nccl->comm_abort(a->comm);
     hvi_device_leave(a->dev);
-    sem_post(&a->over);
+    pthread_mutex_lock(&a->lock);
+    a->over = true;
+    pthread_cond_signal(&a->cond);
+    pthread_mutex_unlock(&a->lock);
     return NULL;
 }
 
 void hvi_gpu_abort_last(struct hvi_gpu *p, struct ncclComm *comm)
 {
     struct timespec until = in_ms(p->abort_ms);
-    struct last_abort *a = malloc(sizeof *a);
-    int rc;
+    struct last_abort *a = calloc(1, sizeof *a);
+    bool over;
 
     if (a == NULL)
         return; /* the communicator stays */
     *a = (struct last_abort){.dev = p->dev, .nccl = p->nccl, .comm = comm};
-    sem_init(&a->over, 0, 0);
-    if (start_detached(last_abort_thread, a)) {
-        do
-            rc = sem_clockwait(&a->over, CLOCK_MONOTONIC, &until);
-        while (rc != 0 && errno == EINTR);
-        if (rc != 0) { /* the thread still has what a points to */
-            tell_stuck(p, "a communicator did not end");
-            return;
-        }
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->cond, NULL);
+    pthread_mutex_lock(&a->lock);
+    a->over = !start_detached(last_abort_thread, a);
+    while (!a->over)
+        if (pthread_cond_clockwait(&a->cond, &a->lock, CLOCK_MONOTONIC, &until) ==
+            ETIMEDOUT)
+            break;
+    over = a->over;
+    pthread_mutex_unlock(&a->lock);
+    if (!over) { /* the thread still has what a points to */
+        tell_stuck(p, "a communicator did not end");
+        return;
     }
-    sem_destroy(&a->over);
+    pthread_cond_destroy(&a->cond);
+    pthread_mutex_destroy(&a->lock);
     free(a);
 }
 
