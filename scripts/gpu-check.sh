@@ -15,7 +15,7 @@ export B=${B:-build}
 python=${PYTHON:-python3}
 case ${1:-420} in *[!0-9]*) echo "usage: scripts/gpu-check.sh [SECONDS]" >&2; exit 2 ;; esac
 
-make -s B="$B" all || { echo "gpu-check: the build failed; scripts/deps.sh says what it needs" >&2; exit 1; }
+make -s -j"$(nproc)" B="$B" all || { echo "gpu-check: the build failed; scripts/deps.sh says what it needs" >&2; exit 1; }
 ends=$((SECONDS + ${1:-420}))
 case $B in /*) build=$B ;; *) build=$src/$B ;; esac
 export PATH=$build/bin:$PATH
@@ -102,6 +102,7 @@ compile flow tests/gpu/flow.c
 compile pack tests/gpu/pack.c
 
 way=nccl check "every collective, NCCL, np 1" 90 hvdrun --prefix none -np 1 "$work/all"
+HVD_GPU_COMPRESSION=fp16 way=nccl check "f32 travels as f16, NCCL, np 1" 60 hvdrun --prefix none -np 1 "$work/all"
 SHARE=1 check "every collective, one GPU, np 2" 90 hvdrun --prefix none -np 2 "$work/all"
 if [ "$gpus" -gt 1 ]; then
     way=nccl check "every collective, NCCL, np $gpus" 120 hvdrun --prefix none -np "$gpus" "$work/all"
@@ -127,6 +128,15 @@ fi
 way=nccl check "a step never waits for the device" 100 "$work/flow" queue
 HVD_NCCL_TIMEOUT_SECONDS=1 way=nccl check "abort, then a new membership" 80 "$work/flow" abort
 way=nccl check "memory of 12 memberships" 60 "$work/flow" memory
+
+# PyTorch's memory may be mapped piece by piece: NCCL and the plane must take it
+if limited 60 env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "$python" tests/gpu/torch_step.py 2; then
+    row "PyTorch, expandable segments" pass "$(tail -n 1 "$work/out")"
+elif [ $? = 77 ]; then
+    row "PyTorch, expandable segments" skip "$(why)"
+else
+    row "PyTorch, expandable segments" FAIL "$(why)"
+fi
 
 limited 100 "$python" tests/gpu/torch_step.py 25
 status=$?

@@ -115,13 +115,13 @@ void hvi_epoch_lose(struct hvi_core *core, int32_t rank, const char *cause,
 void hvi_epoch_suspect(struct hvi_core *core, struct conn *c, const char *text)
 {
     struct text t = {.n = 0};
+    char safe[700]; /* its end says what to do: longer than a name's */
 
     if (core->phase != EP_OPEN || core->nverdicts > 0)
         return; /* whose end is being judged is the cause */
     core->lost_any = true;
     hvi_text_member(&t, core, c->rank);
-    hvi_text_add(&t, ": ");
-    hvi_text_add_peer(&t, text);
+    hvi_text_add(&t, ": %s", hvi_escape(safe, sizeof safe, text, strlen(text)));
     hvi_emit_note(core, HVI_NOTE_STALL, "%s", t.s);
     hvi_epoch_close(core, -1, t.s, HVD_EPEER);
 }

@@ -77,6 +77,105 @@ static void reductions(void)
     }
 }
 
+/* v, a small whole number, as element i. */
+static void set_element(void *at, int i, enum hvd_dtype type, int v)
+{
+    float f = (float)v;
+    double d = v;
+    int64_t wide = type == HVD_BOOL ? v & 1 : v;
+    uint32_t bits;
+    int e = 0;
+
+    memcpy(&bits, &f, sizeof bits);
+    if (type == HVD_FLOAT32)
+        ((float *)at)[i] = f;
+    else if (type == HVD_FLOAT64)
+        ((double *)at)[i] = d;
+    else if (type == HVD_BFLOAT16)
+        ((uint16_t *)at)[i] = (uint16_t)(bits >> 16);
+    else if (type == HVD_FLOAT16) {
+        while (v >> (e + 1) != 0)
+            e++;
+        ((uint16_t *)at)[i] =
+            (uint16_t)(v == 0 ? 0 : (e + 15) << 10 | ((v << 10 >> e) & 0x3ff));
+    } else
+        memcpy((char *)at + (size_t)i * hvd_dtype_size(type), &wide,
+               hvd_dtype_size(type));
+}
+
+enum { PIECES = 3, MOST = 5000 };
+static const int64_t piece_count[PIECES] = {37, MOST, 1};
+
+/* The three tensors, as a group, in place; what it came to. */
+static enum hvd_status reduce_three(struct hvd_op *ops, const char *name)
+{
+    hvd_handle h[PIECES];
+    enum hvd_status rc = hvd_enqueue_group(ops, PIECES, name, h);
+
+    if (rc != HVD_OK)
+        return rc;
+    rc = hvd_wait_all(h, PIECES, HVD_WAIT_DONE, 20000);
+    for (int k = 0; k < PIECES; k++)
+        OK(hvd_release(h[k]));
+    return rc;
+}
+
+/* One type and operation: three tensors that are packed, the GPU's at odd places, give what the
+ * CPU gives. */
+static void same_as_cpu(enum hvd_dtype type, int op, double prescale)
+{
+    static char host[PIECES][MOST * 8], got[MOST * 8];
+    size_t size = hvd_dtype_size(type);
+    struct hvd_op cpu[PIECES], on_gpu[PIECES];
+    char name[2][PIECES][32];
+    char *d[PIECES];
+
+    for (int k = 0; k < PIECES; k++) {
+        for (int i = 0; i < piece_count[k]; i++)
+            set_element(host[k], i, type,
+                        op == HVD_PRODUCT ? 1 + (i + me) % 2 : n * (1 + (i + me) % 5));
+        d[k] = (char *)gpu_alloc((size_t)MOST * 8 + 16) + (k == 0 ? size : 0);
+        gpu_put(d[k], host[k], (size_t)piece_count[k] * size, stream);
+        for (int c = 0; c < 2; c++) {
+            struct hvd_op *o = c == 0 ? &on_gpu[k] : &cpu[k];
+
+            snprintf(name[c][k], sizeof name[c][k], "t%d.%d.%d.%d.%g", c, k, type, op,
+                     prescale);
+            *o = gpu_op(HVD_ALLREDUCE, name[c][k], d[k], d[k], &piece_count[k], 1, type,
+                        stream);
+            o->reduce_op = op;
+            o->prescale = prescale;
+        }
+        cpu[k].in.data = cpu[k].out.data = host[k];
+        cpu[k].in.device = cpu[k].out.device = HVD_CPU;
+        cpu[k].in.device_id = cpu[k].out.device_id = 0;
+        cpu[k].ready.kind = HVD_READY_NONE;
+    }
+    CU(cuStreamSynchronize, (void *),
+       (stream)); /* the CPU's results lie where it reads */
+    enum hvd_status want = reduce_three(cpu, "types, cpu");
+    IS(reduce_three(on_gpu, "types, gpu") == want);
+    for (int k = 0; k < PIECES && want == HVD_OK; k++) {
+        gpu_get(got, d[k], (size_t)piece_count[k] * size, stream);
+        if (memcmp(got, host[k], (size_t)piece_count[k] * size) != 0) {
+            printf(
+                "rank %d: dtype %d, op %d, prescale %g: tensor %d is not the CPU's\n",
+                me, type, op, prescale, k);
+            exit(1);
+        }
+    }
+    for (int k = 0; k < PIECES; k++)
+        gpu_free(d[k] - (k == 0 ? size : 0));
+}
+
+static void types(void)
+{
+    for (int type = HVD_UINT8; type <= HVD_BOOL; type++)
+        for (int op = HVD_AVERAGE; op <= HVD_PRODUCT; op++)
+            for (int scaled = 0; op != HVD_ADASUM && scaled < 2; scaled++)
+                same_as_cpu(type, op, scaled ? 2 : 1);
+}
+
 /* The same names every step, without ever waiting for the device. */
 static void steps(void)
 {
@@ -389,6 +488,7 @@ int main(int argc, char **argv)
         gpu_open(share != NULL ? 0 : hvd_local_rank());
         stream = gpu_stream();
         reductions();
+        types();
         steps();
         mixed_group();
         gathers();

@@ -1,7 +1,7 @@
 #!/bin/bash
 # deadline: 120
 # GPU collectives that fail, with fakes: a rank that is killed while others are in a collective,
-# an asynchronous NCCL error, a hang, an old NCCL, no memory. Nothing hangs; every text names
+# an asynchronous NCCL error, a hang, an abort that hangs, an old NCCL, no memory. Nothing hangs; every text names
 # rank, host and device; ENQUEUED handles fail too; later calls fail.
 set -u
 . "$HVD_SRC/tests/e2e/lib.sh"
@@ -70,6 +70,11 @@ int main(int argc, char **argv)
         printf("rank %d later: %s\n", me, hvd_last_error());
     }
     fflush(stdout);
+    if (getenv("STAY") != NULL) {
+        for (int i = 0; i < 300; i++)
+            usleep(100000);
+        printf("rank %d is still here\n", me);
+    }
     hvd_shutdown();
     return rc == HVD_EPEER ? 3 : 4;
 }
@@ -87,14 +92,41 @@ done
 echo "-- an asynchronous error: all ranks get NCCL's words and hear on which rank"
 FAKE_NCCL_FAULT=async:1:4 run hvdrun -np 3 ./fail
 [ "$status" != 0 ] || die "it went well"
-expect_line out 'rank 1 step [0-9]*: -7 .*on rank 1 \(localhost, cuda:1 Fake GPU 1\): NCCL 2.28.9: unhandled system error.*completion with error 12; often the network'
-expect_line out 'rank 0 step [0-9]*: -7 .*on rank 1 .*completion with error 12'
+expect_line out 'rank 1 step [0-9]*: -7 .*on rank 1 \(localhost, cuda:1 Fake GPU 1\): NCCL 2.28.9: unhandled system error.*completion with error 12; often the network .*docker: --shm-size'
+expect_line out 'rank 0 step [0-9]*: -7 .*on rank 1 .*completion with error 12; often the network .*docker: --shm-size'
 expect_within 20000
+echo "-- an NCCL for a newer CUDA than the driver's"
+FAKE_NCCL_FAULT=call:0:0 FAKE_NCCL_TEXT="Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'" \
+    run hvdrun -np 2 ./fail
+[ "$status" != 0 ] || die "it went well"
+expect_line out 'unhandled cuda error .*is insufficient .*; this NCCL is built for a newer CUDA than the driver has .*nvidia-nccl-cu12'
 echo "-- a collective that hangs"
 FAKE_NCCL_FAULT=hang:0:3 HVD_NCCL_TIMEOUT_SECONDS=1 run hvdrun -np 2 ./fail
 [ "$status" != 0 ] || die "it went well"
 expect_line out 'step [0-9]*: -7 .*has not ended for 1 s \(HVD_NCCL_TIMEOUT_SECONDS\)'
 expect_within 20000
+echo "-- an abort that hangs: the program hears of it, and its process ends whatever it does"
+STAY=1 FAKE_NCCL_FAULT=hang:0:3 FAKE_NCCL_ABORT_HANG=1 HVD_NCCL_TIMEOUT_SECONDS=1 HVD_NCCL_ABORT_SECONDS=1 \
+    run hvdrun --prefix none -np 1 ./fail
+expect_status 1
+expect_line out 'rank 0 step 3: -7 .*has not ended for 1 s'
+expect_line err 'hvd: rank 0 \(.*, cuda:0 Fake GPU 0\): NCCL has not aborted in 1 s and holds the GPU, so this process ends \(HVD_NCCL_ABORT_SECONDS\)\. Before: a collective on rank 0 .*has not ended for 1 s'
+! grep -q 'still here' out || die "the process went on"
+expect_within 15000
+STAY=1 FAKE_NCCL_FAULT=hang:1:3 FAKE_NCCL_ABORT_HANG=1 HVD_NCCL_TIMEOUT_SECONDS=1 HVD_NCCL_ABORT_SECONDS=1 \
+    run hvdrun -np 2 ./fail
+expect_status 1
+expect_line err 'NCCL has not aborted in 1 s and holds the GPU'
+! grep -q 'still here' out || die "a process went on"
+expect_within 15000
+echo "-- a communicator that does not end in hvd_shutdown: it is aborted, and that may hang as well"
+FAKE_NCCL_FINALIZE_HANG=1 run hvdrun -np 2 ./fail
+expect_status 0
+expect_line out 'rank 1: nothing failed'
+FAKE_NCCL_FINALIZE_HANG=1 FAKE_NCCL_ABORT_HANG=1 HVD_NCCL_ABORT_SECONDS=1 run hvdrun -np 2 ./fail
+expect_status 1
+expect_line err 'NCCL has not aborted in 1 s and holds the GPU, so this process ends .*Before: a communicator did not end'
+expect_within 15000
 echo "-- NCCL that is too old: an error of the operation, with version and path"
 FAKE_NCCL_VERSION=21405 run hvdrun -np 2 ./fail
 expect_line out 'rank 1 step 0: -15 .*rank 0 \(localhost\): NCCL 2.14.5 at .*/tests/fake/libnccl.so.2 is too old: GPU collectives need 2.18'

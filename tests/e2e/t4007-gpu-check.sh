@@ -26,12 +26,14 @@ expect_status 0
 expect_line out 'driver for CUDA 12.4, 2 GPUs: Fake GPU 0, Fake GPU 1; NCCL 2.28.9'
 expect_line out 'nothing here has run on a GPU'
 expect_line out 'every collective, NCCL, np 1 +pass +.*rank 0 of 1 fine, [0-9]+ s'
+expect_line out 'f32 travels as f16, NCCL, np 1 +pass +.*rank 0 of 1 fine'
 expect_line out 'every collective, one GPU, np 2 +pass'
 expect_line out 'every collective, NCCL, np 2 +pass'
 expect_line out 'pack kernel, 161 gradients +ran +[0-9]+ % of the copy \([0-9]+ of [0-9]+ GB/s; limit 80 %\); to f16 [0-9]+ GB/s'
 expect_line out 'a step never waits for the device +pass +3 steps queued in [0-9]+ ms'
 expect_line out 'abort, then a new membership +pass +aborted after [0-9]+ ms, works again'
 expect_line out 'memory of 12 memberships +pass +[+-][0-9.]+ MB of the GPU, [+-][0-9.]+ MB of the host'
+expect_line out 'PyTorch, expandable segments +skip +no PyTorch'
 expect_line out 'PyTorch step, np 1 +skip +no PyTorch'
 ! grep -q FAIL out || die "something failed"
 

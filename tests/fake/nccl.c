@@ -8,7 +8,9 @@
  *                                 hang (never takes part), async (asynchronous system
  *                                 error), call (the call fails); K ignored: init (creation
  *                                 fails asynchronously)
+ *   FAKE_NCCL_TEXT=TEXT           what ncclGetLastError says of that call
  *   FAKE_NCCL_ABORT_HANG=1        ncclCommAbort never returns
+ *   FAKE_NCCL_FINALIZE_HANG=1     ncclCommFinalize never comes to its end
  *   FAKE_NCCL_SLOW_MS=N           calls return ncclInProgress, the work is queued N ms later
  */
 #include <fcntl.h>
@@ -197,13 +199,22 @@ static void *meet(void *arg)
     return NULL;
 }
 
+/* NCCL 2.26 and newer read what an older ncclConfig_t had as padding. */
+static void check_config(const struct hvi_nccl_config *config)
+{
+    if (config == NULL || config->magic != 0xcafebeef || config->blocking != 0)
+        die("communicators are to be made non-blocking");
+    if (config->size > offsetof(struct hvi_nccl_config, traffic_class) &&
+        config->traffic_class != INT_MIN)
+        die("the configuration has a traffic class");
+}
+
 static int start_meeting(struct ncclComm *c, const struct hvi_nccl_config *config)
 {
     pthread_t thread;
 
     atomic_store(&c->state, HVI_NCCL_IN_PROGRESS);
-    if (config == NULL || config->magic != 0xcafebeef || config->blocking != 0)
-        die("communicators are to be made non-blocking");
+    check_config(config);
     if (pthread_create(&thread, NULL, meet, c) != 0)
         die("no thread");
     pthread_detach(thread);
@@ -487,7 +498,10 @@ static int add(struct ncclComm *c, void *stream, struct op make)
     if (atomic_load(&c->state) == HVI_NCCL_IN_PROGRESS)
         die("a call before the communicator was ready");
     if (fault(c, "call", atomic_load(&c->launched))) {
-        snprintf(c->last, sizeof c->last, "fake: this call fails");
+        const char *text = getenv("FAKE_NCCL_TEXT");
+
+        snprintf(c->last, sizeof c->last, "%s",
+                 text != NULL ? text : "fake: this call fails");
         free(op);
         return HVI_NCCL_UNHANDLED_CUDA;
     }
@@ -602,6 +616,9 @@ static void *split_main(void *arg)
             meet(s->made);
         }
         barrier(p);
+        if (s->out != NULL)
+            *s->out =
+                s->made; /* as NCCL does: the pointer is there when the split is over */
     }
     atomic_store(&p->state, HVI_NCCL_SUCCESS);
     free(s);
@@ -616,13 +633,13 @@ EXPORT int ncclCommSplit(struct ncclComm *parent, int color, int key,
 
     (void)key;
     check_comm(parent);
-    if (config == NULL || config->blocking != 0)
-        die("communicators are to be made non-blocking");
+    check_config(config);
     s->parent = parent;
     s->color = color;
     *out = NULL;
     if (color >= 0) {
-        s->made = *out = remember(calloc(1, sizeof **out));
+        s->made = remember(calloc(1, sizeof **out));
+        s->out = out;
         atomic_store(&s->made->state, HVI_NCCL_IN_PROGRESS);
     }
     atomic_store(&parent->state, HVI_NCCL_IN_PROGRESS);
@@ -651,6 +668,10 @@ EXPORT int ncclCommFinalize(struct ncclComm *c)
     check_comm(c);
     if (atomic_load(&c->finished) != atomic_load(&c->launched))
         die("ncclCommFinalize while operations are queued");
+    if (number_of("FAKE_NCCL_FINALIZE_HANG", 0) != 0) {
+        atomic_store(&c->state, HVI_NCCL_IN_PROGRESS);
+        return HVI_NCCL_IN_PROGRESS;
+    }
     return HVI_NCCL_SUCCESS;
 }
 EXPORT int ncclCommDestroy(struct ncclComm *c)

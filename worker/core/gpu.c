@@ -8,9 +8,11 @@
  * the completion thread completes the handles.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "worker/core/ctx.h"
 #include "worker/plane/nccl/nccl.h"
@@ -56,6 +58,14 @@ static void on_broken(void *arg, enum hvd_status status, const char *text)
     hvi_ctx_fail(c, status, "%s", text);
 }
 
+/* A GPU that cannot be had back (reliability R6): the process would hang in the driver at its
+ * exit, and hold up a job that could go on without it. */
+static void on_stuck(const char *text)
+{
+    dprintf(STDERR_FILENO, "hvd: %s\n", text);
+    _exit(EXIT_FAILURE);
+}
+
 /* The sets of hvd_config: known alike on all ranks since the membership began. */
 static enum hvd_status list_sets(struct hvi_ctx *c, struct hvi_err *err)
 {
@@ -85,7 +95,8 @@ static enum hvd_status make_plane(struct hvi_ctx *c, int32_t device_id,
                                    .host = c->peers[c->rank].host,
                                    .cpu = c->plane,
                                    .broken = on_broken,
-                                   .arg = c};
+                                   .arg = c,
+                                   .stuck = on_stuck};
     struct hvi_plane *gpu = NULL;
     enum hvd_status rc = list_sets(c, err);
 

@@ -144,20 +144,24 @@ struct hvi_nccl_id {
     char bytes[HVI_NCCL_ID_BYTES];
 };
 
-/** ncclConfig_t as NCCL 2.18 has it; `size` tells a newer one what to leave alone. */
+/** ncclConfig_t as NCCL 2.18 has it; `size` tells a newer one what to leave alone. The last
+ *  member lies in 2.18's padding, which `size` covers, and is 2.26's traffic class: undefined,
+ *  and not what happens to lie on the stack. */
 struct hvi_nccl_config {
     size_t size;
     unsigned magic, version;
     int blocking, cga_cluster_size, min_ctas, max_ctas;
     const char *net_name;
     int split_share;
+    int traffic_class;
 };
+_Static_assert(sizeof(struct hvi_nccl_config) == 48, "2.18's size, without padding");
 #define HVI_NCCL_CONFIG                                                                \
     {                                                                                  \
         .size = sizeof(struct hvi_nccl_config), .magic = 0xcafebeef,                   \
         .version = HVI_NCCL_MIN_VERSION, .blocking = 0, .cga_cluster_size = INT_MIN,   \
         .min_ctas = INT_MIN, .max_ctas = INT_MIN, .net_name = NULL,                    \
-        .split_share = INT_MIN                                                         \
+        .split_share = INT_MIN, .traffic_class = INT_MIN                               \
     }
 
 /** X(member, symbol, result type, (arguments)); ncclResult_t is int here. */

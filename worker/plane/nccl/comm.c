@@ -22,8 +22,12 @@
 /* ---- errors ---------------------------------------------------------------------- */
 
 /* What people can do about it, where NCCL's own word is none. */
-static const char *hint(int result)
+static const char *hint(int result, const char *last)
 {
+    if (strstr(last, "driver version is insufficient") != NULL)
+        return "; this NCCL is built for a newer CUDA than the driver has (hvdrun "
+               "--check-build): install the NCCL of the driver's CUDA, as "
+               "nvidia-nccl-cu12, or a newer driver";
     switch (result) {
     case HVI_NCCL_SYSTEM:
         return "; often the network or shared memory between the ranks: "
@@ -48,12 +52,12 @@ enum hvd_status hvi_gpu_nccl_check(struct hvi_gpu *p, int result, struct ncclCom
     if (result == HVI_NCCL_SUCCESS || result == HVI_NCCL_IN_PROGRESS)
         return HVD_OK;
     last = p->nccl->last_error(comm);
+    last = last != NULL ? last : "";
     return hvi_fail(
         err, HVD_EIO, "%s on rank %d (%s, cuda:%d %s): NCCL %s: %s%s%.300s%s", what,
         p->base.rank, p->host, p->dev->id, p->dev->name,
         hvi_nccl_version_text(p->nccl->version, version), p->nccl->error_string(result),
-        last != NULL && last[0] != '\0' ? ": " : "", last != NULL ? last : "",
-        hint(result));
+        last[0] != '\0' ? ": " : "", last, hint(result, last));
 }
 
 /* ---- the list -------------------------------------------------------------------- */
@@ -430,7 +434,7 @@ static void drop_comm(struct hvi_gpu *p, struct hvi_comm *c)
     if (state == HVI_NCCL_SUCCESS)
         p->nccl->comm_destroy(c->nccl);
     else
-        p->nccl->comm_abort(c->nccl);
+        hvi_gpu_abort_last(p, c->nccl);
     c->nccl = NULL;
 }
 

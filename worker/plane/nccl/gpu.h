@@ -7,6 +7,8 @@
 #include "worker/plane/nccl/pack.h"
 #include "worker/plane/nccl/plan.h"
 
+#define HVI_POLL_FIRST_US 20 /* the first look at what NCCL does in the background */
+
 /** Ranks that run groups together. */
 struct hvi_comm {
     struct hvi_comm *next;
@@ -142,7 +144,7 @@ struct hvi_gpu {
     int64_t head_since_ms;
     int nthreads; /* that have not ended, aborts too */
     int naborts;
-    bool stop;
+    bool stop, told_stuck;
     int64_t broken_ms;
     _Atomic int broken; /* enum hvd_status, 0: good */
     char broken_text[HVD_ERROR_TEXT_MAX];
@@ -157,6 +159,9 @@ void hvi_gpu_push(struct hvi_gpu *p, struct hvi_launch *l);
 void hvi_gpu_break(struct hvi_gpu *p, enum hvd_status status, bool say,
                    const char *text);
 void hvi_gpu_wake(struct hvi_gpu *p);
+/** Abort a communicator after all threads have ended: waits abort_ms for it, then tells that
+ *  the process is stuck. */
+void hvi_gpu_abort_last(struct hvi_gpu *p, struct ncclComm *comm);
 /** true: all threads have ended. */
 bool hvi_gpu_stop_threads(struct hvi_gpu *p);
 /** Wait until nothing is queued, at most timeout_ms. */

@@ -58,7 +58,9 @@ SAME(HVI_NCCL_INT64, ncclInt64);
 SAME(HVI_NCCL_FLOAT16, ncclFloat16);
 SAME(HVI_NCCL_FLOAT32, ncclFloat32);
 SAME(HVI_NCCL_FLOAT64, ncclFloat64);
-SAME(HVI_NCCL_BFLOAT16, ncclBfloat16);
+#if NCCL_VERSION_CODE >= 22500 || defined(__CUDA_BF16_TYPES_EXIST__)
+SAME(HVI_NCCL_BFLOAT16, ncclBfloat16); /* older headers declare it in C++ only */
+#endif
 FITS(ncclResult_t, int);
 FITS(ncclDataType_t, int);
 FITS(ncclRedOp_t, int);
@@ -78,88 +80,114 @@ AT(min_ctas, minCTAs);
 AT(max_ctas, maxCTAs);
 AT(net_name, netName);
 AT(split_share, splitShare);
+#if NCCL_VERSION_CODE >= 22600
+AT(traffic_class, trafficClass);
+#endif
+SAME(INT_MIN, NCCL_CONFIG_UNDEF_INT);
+_Static_assert(NCCL_CONFIG_UNDEF_PTR == NULL, "net_name");
+SAME(-1, NCCL_SPLIT_NOCOLOR);
 
-/* Number and kind of arguments: never called, only typed. */
+/* Number and kind of arguments: never called, only typed. An entry of the tables that has no
+ * CALL here does not compile. */
+#define CALL(symbol, arguments, type)                                                  \
+    FITS(symbol arguments, type);                                                      \
+    enum { typed_##symbol = 1 }
 #define P ((void *)0)
-FITS(cuInit(0), int);
-FITS(cuDriverGetVersion((int *)P), int);
-FITS(cuGetErrorName(CUDA_SUCCESS, (const char **)P), int);
-FITS(cuGetErrorString(CUDA_SUCCESS, (const char **)P), int);
-FITS(cuDeviceGetCount((int *)P), int);
-FITS(cuDeviceGet((CUdevice *)P, 0), int);
-FITS(cuDeviceGetName((char *)P, 0, (CUdevice)0), int);
-FITS(cuDeviceGetUuid((CUuuid *)P, (CUdevice)0), int);
-FITS(cuDeviceGetPCIBusId((char *)P, 0, (CUdevice)0), int);
-FITS(cuDevicePrimaryCtxRetain((CUcontext *)P, (CUdevice)0), int);
-FITS(cuCtxPushCurrent_v2((CUcontext)P), int);
-FITS(cuCtxPopCurrent_v2((CUcontext *)P), int);
-FITS(cuCtxSynchronize(), int);
-FITS(cuStreamCreateWithPriority((CUstream *)P, 0u, 0), int);
-FITS(cuStreamDestroy_v2((CUstream)P), int);
-FITS(cuStreamWaitEvent((CUstream)P, (CUevent)P, 0u), int);
-FITS(cuStreamIsCapturing((CUstream)P, (CUstreamCaptureStatus *)P), int);
-FITS(cuEventCreate((CUevent *)P, 0u), int);
-FITS(cuEventDestroy_v2((CUevent)P), int);
-FITS(cuEventRecord((CUevent)P, (CUstream)P), int);
-FITS(cuEventQuery((CUevent)P), int);
-FITS(cuEventSynchronize((CUevent)P), int);
-FITS(cuMemAlloc_v2((CUdeviceptr *)P, (size_t)0), int);
-FITS(cuMemFree_v2((CUdeviceptr)0), int);
-FITS(cuMemHostAlloc((void **)P, (size_t)0, 0u), int);
-FITS(cuMemFreeHost((void *)P), int);
-FITS(cuMemcpyHtoDAsync_v2((CUdeviceptr)0, (const void *)P, (size_t)0, (CUstream)P),
+CALL(cuInit, (0), int);
+CALL(cuDriverGetVersion, ((int *)P), int);
+CALL(cuGetErrorName, (CUDA_SUCCESS, (const char **)P), int);
+CALL(cuGetErrorString, (CUDA_SUCCESS, (const char **)P), int);
+CALL(cuDeviceGetCount, ((int *)P), int);
+CALL(cuDeviceGet, ((CUdevice *)P, 0), int);
+CALL(cuDeviceGetName, ((char *)P, 0, (CUdevice)0), int);
+CALL(cuDeviceGetUuid, ((CUuuid *)P, (CUdevice)0), int);
+CALL(cuDeviceGetPCIBusId, ((char *)P, 0, (CUdevice)0), int);
+CALL(cuDevicePrimaryCtxRetain, ((CUcontext *)P, (CUdevice)0), int);
+CALL(cuCtxPushCurrent_v2, ((CUcontext)P), int);
+CALL(cuCtxPopCurrent_v2, ((CUcontext *)P), int);
+CALL(cuCtxSynchronize, (), int);
+CALL(cuStreamCreateWithPriority, ((CUstream *)P, 0u, 0), int);
+CALL(cuStreamDestroy_v2, ((CUstream)P), int);
+CALL(cuStreamWaitEvent, ((CUstream)P, (CUevent)P, 0u), int);
+CALL(cuStreamIsCapturing, ((CUstream)P, (CUstreamCaptureStatus *)P), int);
+CALL(cuEventCreate, ((CUevent *)P, 0u), int);
+CALL(cuEventDestroy_v2, ((CUevent)P), int);
+CALL(cuEventRecord, ((CUevent)P, (CUstream)P), int);
+CALL(cuEventQuery, ((CUevent)P), int);
+CALL(cuEventSynchronize, ((CUevent)P), int);
+CALL(cuMemAlloc_v2, ((CUdeviceptr *)P, (size_t)0), int);
+CALL(cuMemFree_v2, ((CUdeviceptr)0), int);
+CALL(cuMemHostAlloc, ((void **)P, (size_t)0, 0u), int);
+CALL(cuMemFreeHost, ((void *)P), int);
+CALL(cuMemcpyHtoDAsync_v2, ((CUdeviceptr)0, (const void *)P, (size_t)0, (CUstream)P),
      int);
-FITS(cuMemcpyDtoHAsync_v2((void *)P, (CUdeviceptr)0, (size_t)0, (CUstream)P), int);
-FITS(cuMemcpyDtoDAsync_v2((CUdeviceptr)0, (CUdeviceptr)0, (size_t)0, (CUstream)P), int);
-FITS(cuModuleLoadData((CUmodule *)P, (const void *)P), int);
-FITS(cuModuleGetFunction((CUfunction *)P, (CUmodule)P, (const char *)P), int);
-FITS(cuLaunchKernel((CUfunction)P, 1u, 1u, 1u, 1u, 1u, 1u, 0u, (CUstream)P, (void **)P,
-                    (void **)P),
+CALL(cuMemcpyDtoHAsync_v2, ((void *)P, (CUdeviceptr)0, (size_t)0, (CUstream)P), int);
+CALL(cuMemcpyDtoDAsync_v2, ((CUdeviceptr)0, (CUdeviceptr)0, (size_t)0, (CUstream)P),
      int);
-FITS(cuDeviceGetUuid_v2((CUuuid *)P, (CUdevice)0), int);
-FITS(cuCtxGetStreamPriorityRange((int *)P, (int *)P), int);
-FITS(cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)P), int);
-FITS(cuPointerGetAttribute((void *)P, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)0),
+CALL(cuModuleLoadData, ((CUmodule *)P, (const void *)P), int);
+CALL(cuModuleGetFunction, ((CUfunction *)P, (CUmodule)P, (const char *)P), int);
+CALL(cuLaunchKernel,
+     ((CUfunction)P, 1u, 1u, 1u, 1u, 1u, 1u, 0u, (CUstream)P, (void **)P, (void **)P),
      int);
+CALL(cuDeviceGetUuid_v2, ((CUuuid *)P, (CUdevice)0), int);
+CALL(cuCtxGetStreamPriorityRange, ((int *)P, (int *)P), int);
+CALL(cuThreadExchangeStreamCaptureMode, ((CUstreamCaptureMode *)P), int);
+CALL(cuPointerGetAttribute,
+     ((void *)P, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)0), int);
 #if CUDA_VERSION >= 12050
-FITS(cuCtxRecordEvent((CUcontext)P, (CUevent)P), int);
-FITS(cuCtxWaitEvent((CUcontext)P, (CUevent)P), int);
+CALL(cuCtxRecordEvent, ((CUcontext)P, (CUevent)P), int);
+CALL(cuCtxWaitEvent, ((CUcontext)P, (CUevent)P), int);
+#else
+enum { typed_cuCtxRecordEvent = 1, typed_cuCtxWaitEvent = 1 };
 #endif
-FITS(ncclGetVersion((int *)P), int);
-FITS(ncclGetErrorString(ncclSuccess), const char *);
-FITS(ncclGetLastError((ncclComm_t)P), const char *);
-FITS(ncclGetUniqueId((ncclUniqueId *)P), int);
-FITS(ncclCommInitRankConfig((ncclComm_t *)P, 1, *(ncclUniqueId *)P, 0,
-                            (ncclConfig_t *)P),
+CALL(ncclGetVersion, ((int *)P), int);
+CALL(ncclGetErrorString, (ncclSuccess), const char *);
+CALL(ncclGetLastError, ((ncclComm_t)P), const char *);
+CALL(ncclGetUniqueId, ((ncclUniqueId *)P), int);
+CALL(ncclCommInitRankConfig,
+     ((ncclComm_t *)P, 1, *(ncclUniqueId *)P, 0, (ncclConfig_t *)P), int);
+CALL(ncclCommSplit, ((ncclComm_t)P, 0, 0, (ncclComm_t *)P, (ncclConfig_t *)P), int);
+CALL(ncclCommFinalize, ((ncclComm_t)P), int);
+CALL(ncclCommDestroy, ((ncclComm_t)P), int);
+CALL(ncclCommAbort, ((ncclComm_t)P), int);
+CALL(ncclCommGetAsyncError, ((ncclComm_t)P, (ncclResult_t *)P), int);
+CALL(ncclGroupStart, (), int);
+CALL(ncclGroupEnd, (), int);
+CALL(ncclAllReduce,
+     ((const void *)P, (void *)P, (size_t)0, ncclInt8, ncclSum, (ncclComm_t)P,
+      (cudaStream_t)P),
      int);
-FITS(ncclCommSplit((ncclComm_t)P, 0, 0, (ncclComm_t *)P, (ncclConfig_t *)P), int);
-FITS(ncclCommFinalize((ncclComm_t)P), int);
-FITS(ncclCommDestroy((ncclComm_t)P), int);
-FITS(ncclCommAbort((ncclComm_t)P), int);
-FITS(ncclCommGetAsyncError((ncclComm_t)P, (ncclResult_t *)P), int);
-FITS(ncclGroupStart(), int);
-FITS(ncclGroupEnd(), int);
-FITS(ncclAllReduce((const void *)P, (void *)P, (size_t)0, ncclInt8, ncclSum,
-                   (ncclComm_t)P, (cudaStream_t)P),
+CALL(ncclReduce,
+     ((const void *)P, (void *)P, (size_t)0, ncclInt8, ncclSum, 0, (ncclComm_t)P,
+      (cudaStream_t)P),
      int);
-FITS(ncclReduce((const void *)P, (void *)P, (size_t)0, ncclInt8, ncclSum, 0,
-                (ncclComm_t)P, (cudaStream_t)P),
+CALL(ncclReduceScatter,
+     ((const void *)P, (void *)P, (size_t)0, ncclInt8, ncclSum, (ncclComm_t)P,
+      (cudaStream_t)P),
      int);
-FITS(ncclReduceScatter((const void *)P, (void *)P, (size_t)0, ncclInt8, ncclSum,
-                       (ncclComm_t)P, (cudaStream_t)P),
+CALL(ncclAllGather,
+     ((const void *)P, (void *)P, (size_t)0, ncclInt8, (ncclComm_t)P, (cudaStream_t)P),
      int);
-FITS(ncclAllGather((const void *)P, (void *)P, (size_t)0, ncclInt8, (ncclComm_t)P,
-                   (cudaStream_t)P),
+CALL(ncclBroadcast,
+     ((const void *)P, (void *)P, (size_t)0, ncclInt8, 0, (ncclComm_t)P,
+      (cudaStream_t)P),
      int);
-FITS(ncclBroadcast((const void *)P, (void *)P, (size_t)0, ncclInt8, 0, (ncclComm_t)P,
-                   (cudaStream_t)P),
+CALL(ncclSend,
+     ((const void *)P, (size_t)0, ncclInt8, 0, (ncclComm_t)P, (cudaStream_t)P), int);
+CALL(ncclRecv, ((void *)P, (size_t)0, ncclInt8, 0, (ncclComm_t)P, (cudaStream_t)P),
      int);
-FITS(ncclSend((const void *)P, (size_t)0, ncclInt8, 0, (ncclComm_t)P, (cudaStream_t)P),
-     int);
-FITS(ncclRecv((void *)P, (size_t)0, ncclInt8, 0, (ncclComm_t)P, (cudaStream_t)P), int);
 #if NCCL_VERSION_CODE >= 21901
-FITS(ncclCommRegister((ncclComm_t)P, (void *)P, (size_t)0, (void **)P), int);
-FITS(ncclCommDeregister((ncclComm_t)P, (void *)P), int);
+CALL(ncclCommRegister, ((ncclComm_t)P, (void *)P, (size_t)0, (void **)P), int);
+CALL(ncclCommDeregister, ((ncclComm_t)P, (void *)P), int);
+#else
+enum { typed_ncclCommRegister = 1, typed_ncclCommDeregister = 1 };
 #endif
+#define CUDA_TYPED(member, symbol, arguments) _Static_assert(typed_##symbol, #symbol);
+#define NCCL_TYPED(member, symbol, type, arguments)                                    \
+    _Static_assert(typed_##symbol, #symbol);
+HVI_CUDA_NEEDED(CUDA_TYPED)
+HVI_CUDA_OPTIONAL(CUDA_TYPED)
+HVI_NCCL_NEEDED(NCCL_TYPED)
+HVI_NCCL_OPTIONAL(NCCL_TYPED)
 _Static_assert(NCCL_VERSION_CODE >= HVI_NCCL_MIN_VERSION,
                "the toolkit's NCCL is too old");

@@ -24,11 +24,15 @@ struct hvi_nccl_setup {
     size_t
         buffer_bytes;   /* of the fusion buffer; 0: as in real jobs (tests take less) */
     int64_t timeout_ms; /* of a launch; 0: HVD_NCCL_TIMEOUT_SECONDS */
-    int64_t abort_ms;   /* what an abort may take; 0: 10 s */
+    int64_t abort_ms;   /* what an abort may take; 0: HVD_NCCL_ABORT_SECONDS */
     /** Called once, from any thread, when this rank finds the plane broken (not for
      *  abort). */
     void (*broken)(void *arg, enum hvd_status status, const char *text);
     void *arg;
+    /** An abort has not come back: all that was queued has been completed with its failure
+     *  a moment ago, but this process never gets its GPU back. Called at most once, from a
+     *  thread of the plane, maybe after free(); need not return. NULL: nobody is told. */
+    void (*stuck)(const char *text);
 };
 
 /**

@@ -14,7 +14,9 @@
 
 #define HVI_PACK_TILE 4096 /* elements; a multiple of 16 */
 #define HVI_PACK_THREADS 256
-#define HVI_PACK_BLOCKS 1024 /* of one launch, at most */
+/* Of one launch, at most. More than any GPU holds at once: it gives a block that ends the next
+ * one, where a launch that is just larger than the GPU would wait for its few last blocks. */
+#define HVI_PACK_BLOCKS 16384
 #define HVI_PACK_KERNEL "hvd_pack"
 
 /** dst[i] = (to)(scale * src[i]); the scale is applied in the narrower integer type

@@ -28,11 +28,10 @@
 #include "proto/base/names.h"
 #include "worker/plane/nccl/gpu.h"
 
-#define TIMEOUT_S 600    /* of a launch that does not end; HVD_NCCL_TIMEOUT_SECONDS */
-#define POLL_FIRST_US 20 /* between two looks at what NCCL does in the background */
-#define POLL_LAST_US 2000
-#define ABORT_MS 10000 /* an abort may take that long (reliability R6) */
-#define DRAIN_MS 5000  /* free() waits that long for queued work */
+#define TIMEOUT_S 600     /* of a launch that does not end; HVD_NCCL_TIMEOUT_SECONDS */
+#define POLL_LAST_US 2000 /* between two looks at what NCCL does in the background */
+#define ABORT_S 10        /* an abort may take that long (R6); HVD_NCCL_ABORT_SECONDS */
+#define DRAIN_MS 5000     /* free() waits that long for queued work */
 
 static struct hvi_gpu *gpu_of(struct hvi_plane *p)
 {
@@ -220,7 +219,7 @@ static enum hvd_status gpu_start(struct hvi_plane *plane, const struct hvi_group
     p->round_no = 0;
     p->refused = p->cpu_failed = false;
     p->sub_started = false;
-    p->poll_us = POLL_FIRST_US;
+    p->poll_us = HVI_POLL_FIRST_US;
     p->any_joined = false;
     p->phase = HVI_GPU_MEET;
     return HVD_OK;
@@ -500,9 +499,12 @@ enum hvd_status hvi_nccl_new(const struct hvi_nccl_setup *setup, struct hvi_plan
     struct hvi_device *dev = NULL;
     struct hvi_gpu *p;
     int64_t seconds = TIMEOUT_S;
+    int64_t abort_s = ABORT_S;
     enum hvd_status rc =
         hvi_env_int("NCCL_TIMEOUT_SECONDS", TIMEOUT_S, 0, 7 * 86400, &seconds, err);
 
+    if (rc == HVD_OK)
+        rc = hvi_env_int("NCCL_ABORT_SECONDS", ABORT_S, 1, 86400, &abort_s, err);
     if (rc == HVD_OK)
         rc = hvi_device_get(setup->device_id, &dev, err);
     if (rc != HVD_OK)
@@ -514,7 +516,7 @@ enum hvd_status hvi_nccl_new(const struct hvi_nccl_setup *setup, struct hvi_plan
     p->setup = *setup;
     p->dev = dev;
     p->timeout_ms = setup->timeout_ms > 0 ? setup->timeout_ms : seconds * 1000;
-    p->abort_ms = setup->abort_ms > 0 ? setup->abort_ms : ABORT_MS;
+    p->abort_ms = setup->abort_ms > 0 ? setup->abort_ms : abort_s * 1000;
     p->last = &p->first;
     atomic_store(&p->sync_state, 1);
     name_host(p, setup->host);

@@ -157,6 +157,7 @@ static enum hvd_status calls_end(struct calls *k, struct hvi_err *err)
     if (rc == HVD_OK)
         p->phase = HVI_GPU_CALLED;
     p->forming_ms = hvi_now_ms();
+    p->poll_us = HVI_POLL_FIRST_US; /* each round's calls take as long as the first's */
     return rc;
 }
 

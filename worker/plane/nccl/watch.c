@@ -8,7 +8,8 @@
  * owner, starts the aborts; the device then gives up its kernels, the events come, every
  * launch is done with the failure. An abort that hangs itself: abort_ms later the watch
  * thread completes the launches; what the device still does with their memory is undefined
- * then, and the text says so.
+ * then, and the text says so. LEAVE_MS after that it tells the owner that this process is
+ * stuck (reliability R6); it outlives free() for that.
  */
 #include <errno.h>
 #include <limits.h>
@@ -25,9 +26,10 @@
 #include "proto/base/log.h"
 #include "worker/plane/nccl/gpu.h"
 
-#define WATCH_MS 50  /* between two looks at the communicators */
-#define STOP_MS 3000 /* free() waits that long for threads */
-#define API_WAIT_S 2 /* an abort waits that long for a call that is inside NCCL */
+#define WATCH_MS 50   /* between two looks at the communicators */
+#define STOP_MS 3000  /* free() waits that long for threads */
+#define LEAVE_MS 2000 /* a program that hears of its failure has that long to say so */
+#define API_WAIT_S 2  /* an abort waits that long for a call that is inside NCCL */
 
 static struct timespec in_ms(int64_t ms)
 {
@@ -235,23 +237,49 @@ static void give_up(struct hvi_gpu *p)
     }
 }
 
+static void tell_stuck(struct hvi_gpu *p, const char *before)
+{
+    char text[HVD_ERROR_TEXT_MAX];
+
+    snprintf(
+        text, sizeof text,
+        "rank %d (%s, cuda:%d %s): NCCL has not aborted in %lld s and holds the GPU, "
+        "so this process ends (HVD_NCCL_ABORT_SECONDS). Before: %.600s",
+        p->base.rank, p->host, p->dev->id, p->dev->name,
+        (long long)(p->abort_ms / 1000), before);
+    if (p->setup.stuck != NULL)
+        p->setup.stuck(text);
+}
+
 static void watch_once(struct hvi_gpu *p)
 {
     struct hvi_err err = {{0}};
     bool late;
     bool hopeless;
+    bool stuck;
+    int64_t broken_for;
 
     pthread_mutex_lock(&p->lock);
     late = atomic_load(&p->broken) == 0 && too_long(p, &err);
-    hopeless = atomic_load(&p->broken) != 0 && p->first != NULL &&
-               hvi_now_ms() - p->broken_ms > p->abort_ms;
+    broken_for = atomic_load(&p->broken) != 0 ? hvi_now_ms() - p->broken_ms : 0;
+    hopeless = p->first != NULL && broken_for > p->abort_ms;
+    stuck = p->naborts > 0 && !p->told_stuck && broken_for > p->abort_ms + LEAVE_MS;
+    p->told_stuck |= stuck;
     pthread_mutex_unlock(&p->lock);
     if (late)
         hvi_gpu_break(p, HVD_EPEER, true, err.text);
     else if (hopeless)
         give_up(p);
+    else if (stuck)
+        tell_stuck(p, p->broken_text);
     else if (atomic_load(&p->broken) == 0 && look_at_comms(p, &err))
         hvi_gpu_break(p, HVD_EIO, true, err.text);
+}
+
+/* Under the lock: an abort goes on, and nobody was told that it is stuck. */
+static bool aborts(const struct hvi_gpu *p)
+{
+    return p->naborts > 0 && !p->told_stuck;
 }
 
 static void *watch_thread(void *arg)
@@ -260,10 +288,10 @@ static void *watch_thread(void *arg)
 
     hvi_device_enter(p->dev);
     pthread_mutex_lock(&p->lock);
-    while (!p->stop) {
+    while (!p->stop || aborts(p)) {
         struct timespec until = in_ms(WATCH_MS);
 
-        if (p->first == NULL) {
+        if (p->first == NULL && !aborts(p)) {
             p->watch_parked = true;
             pthread_cond_wait(&p->watch_cond, &p->lock);
             p->watch_parked = false;
@@ -311,13 +339,14 @@ static void *abort_thread(void *arg)
     hvi_device_leave(p->dev);
     pthread_mutex_lock(&p->lock);
     p->naborts--;
+    pthread_cond_signal(&p->watch_cond);
     pthread_mutex_unlock(&p->lock);
     thread_ends(p);
     return NULL;
 }
 
 /* All signals stay with the program's own threads. */
-static bool start_thread(struct hvi_gpu *p, void *(*body)(void *), void *arg)
+static bool start_detached(void *(*body)(void *), void *arg)
 {
     sigset_t all;
     sigset_t old;
@@ -328,9 +357,15 @@ static bool start_thread(struct hvi_gpu *p, void *(*body)(void *), void *arg)
     pthread_sigmask(SIG_BLOCK, &all, &old);
     rc = pthread_create(&thread, NULL, body, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (rc != 0)
+    if (rc == 0)
+        pthread_detach(thread);
+    return rc == 0;
+}
+
+static bool start_thread(struct hvi_gpu *p, void *(*body)(void *), void *arg)
+{
+    if (!start_detached(body, arg))
         return false;
-    pthread_detach(thread);
     p->nthreads++;
     return true;
 }
@@ -359,8 +394,62 @@ void hvi_gpu_break(struct hvi_gpu *p, enum hvd_status status, bool say,
         }
     }
     pthread_cond_broadcast(&p->cond);
+    pthread_cond_signal(&p->watch_cond);
     pthread_mutex_unlock(&p->lock);
     hvi_gpu_wake(p);
+}
+
+/* ---- an abort at the end, when the plane has no threads any more ------------------- */
+
+struct last_abort {
+    struct hvi_device *dev;
+    const struct hvi_nccl_api *nccl;
+    struct ncclComm *comm;
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool over;
+};
+
+static void *last_abort_thread(void *arg)
+{
+    struct last_abort *a = arg;
+
+    hvi_device_enter(a->dev);
+    a->nccl->comm_abort(a->comm);
+    hvi_device_leave(a->dev);
+    pthread_mutex_lock(&a->lock);
+    a->over = true;
+    pthread_cond_signal(&a->cond);
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+void hvi_gpu_abort_last(struct hvi_gpu *p, struct ncclComm *comm)
+{
+    struct timespec until = in_ms(p->abort_ms);
+    struct last_abort *a = calloc(1, sizeof *a);
+    bool over;
+
+    if (a == NULL)
+        return; /* the communicator stays */
+    *a = (struct last_abort){.dev = p->dev, .nccl = p->nccl, .comm = comm};
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->cond, NULL);
+    pthread_mutex_lock(&a->lock);
+    a->over = !start_detached(last_abort_thread, a);
+    while (!a->over)
+        if (pthread_cond_clockwait(&a->cond, &a->lock, CLOCK_MONOTONIC, &until) ==
+            ETIMEDOUT)
+            break;
+    over = a->over;
+    pthread_mutex_unlock(&a->lock);
+    if (!over) { /* the thread still has what a points to */
+        tell_stuck(p, "a communicator did not end");
+        return;
+    }
+    pthread_cond_destroy(&a->cond);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
 }
 
 /* ---- life ------------------------------------------------------------------------ */
