@@ -163,8 +163,8 @@ struct slot {
     struct pset *set;
     struct rankset ready; /* planes tcp and hosts */
     int32_t nready;
-    bool queued; /* complete, in core->queue */
-    bool joined; /* a host said that a member had joined without it */
+    bool queued;             /* complete, in core->queue */
+    bool joined;             /* a host said that a member had joined without it */
     struct hvi_link lru;     /* in use: oldest first */
     struct hvi_link partial; /* ready on some */
     UT_hash_handle hh;

@@ -59,7 +59,7 @@ enum hvd_status hvi_optplace_refuse(bool map, const char *what, const char *valu
     char shown[64];
 
     hvi_escape(shown, sizeof shown, value, strlen(value));
-    if (strncmp(value, "ppr:", 4) == 0 || strncmp(value, "ppr", 4) == 0)
+    if (strncmp(value, "ppr:", 4) == 0 || strcmp(value, "ppr") == 0)
         return hvi_fail(err, HVD_EINVAL,
                         "%s: '%s': how many ranks a host has is said by -H host:N; "
                         "where they go there by --map-by with one of: %s",

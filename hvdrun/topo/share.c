@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "proto/base/assert.h"
+
 const char *hvi_bind_word(enum hvi_bind kind)
 {
     static const char *const words[HVI_BIND_KINDS] = {"none",   "core", "numa",
@@ -90,8 +92,10 @@ static int places(const struct hvi_topo *t, enum region_kind kind, int index,
 static struct region nth_place(const struct hvi_topo *t, enum region_kind kind, int i)
 {
     struct region r = {kind, -1};
+    int n = places(t, kind, -1, &r.number);
 
-    (void)places(t, kind, i % places(t, kind, -1, &r.number), &r.number);
+    HVI_ASSERT(n > 0);
+    (void)places(t, kind, i % n, &r.number);
     return r;
 }
 
@@ -184,6 +188,7 @@ static struct cut cut_one(const struct hvi_topo *t, const struct hvi_share_wish 
             before += i < rank;
             ranks++;
         }
+    HVI_ASSERT(ranks > 0); /* this one at least */
     c.n = w->cores > 0 ? w->cores : w->map_by == HVI_MAP_CORE ? 1 : 0;
     if (c.n > cores)
         c.n = cores;

@@ -41,10 +41,10 @@ struct hvi_meet {
     uint32_t attempt;
     int64_t deadline_ms;
     int silence_ms; /* of a peer, before it is dialled by another way too; 0: 5 s */
-    int pass_fd; /* sent to every peer that connects, -1: none */
-    bool keep;   /* false: links are closed after the exchange */
-    int *fds;    /* [size] by rank, -1: not yet; kept links are the caller's to close */
-    int got_fd;  /* received from the peer connected to, -1; the caller's */
+    int pass_fd;    /* sent to every peer that connects, -1: none */
+    bool keep;      /* false: links are closed after the exchange */
+    int *fds;   /* [size] by rank, -1: not yet; kept links are the caller's to close */
+    int got_fd; /* received from the peer connected to, -1; the caller's */
     /** Watched meanwhile (-1: nothing): at the begin, and when it is readable, on_watch(arg)
      *  is asked; true ends the meeting with HVD_INPROGRESS. */
     int watch_fd;
@@ -55,7 +55,8 @@ struct hvi_meet {
 /** "unix:PATH", or "tcp:ADDR:PORT" of each way to a peer, best first; retried until the
  * deadline. */
 struct hvi_target {
-    int rank, host, nways; /* ranks of one host: its ways lead there in the same order */
+    int rank, host,
+        nways; /* ranks of one host: its ways lead there in the same order */
     char where[HVI_WAYS_MAX][160];
     bool named[HVI_WAYS_MAX]; /* not the first address that it offered: its hello says
                                * whom it is for */

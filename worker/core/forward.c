@@ -214,11 +214,11 @@ enum hvd_status hvi_forward_init(struct hvi_ctx *c)
 
 void hvi_forward_fini(struct hvi_ctx *c)
 {
-    while (hvi_forward_waits(c)) {
-        struct deferred *d = HVI_CONTAINER(c->deferred.next, struct deferred, link);
+    struct hvi_link *next;
 
-        hvi_list_remove(&d->link);
-        /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the list */
-        free(d);
+    for (struct hvi_link *at = c->deferred.next; at != &c->deferred; at = next) {
+        next = at->next;
+        free(HVI_CONTAINER(at, struct deferred, link));
     }
+    hvi_list_init(&c->deferred);
 }

@@ -85,8 +85,7 @@ static void poor_body(struct rank *r, void *arg)
                               (i < 2 ? 3 : 2000) * r->n, -1);
     for (int i = 0; i < 8; i++)
         gather_without_memory(r, i % 2 == 0 ? HVD_ALLGATHER : HVD_ALLTOALL,
-                              (i < 4 ? 3 : 2000) * r->n,
-                              i / 2 % 2 == 0 ? 1 : r->n - 1);
+                              (i < 4 ? 3 : 2000) * r->n, i / 2 % 2 == 0 ? 1 : r->n - 1);
 }
 
 Test(hosts, a_rank_that_has_memory_for_nothing_fails_alone, .timeout = 60)
