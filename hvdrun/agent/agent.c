@@ -147,7 +147,7 @@ static void send_exited(struct agent *a, const struct hvi_rank *r)
     msg.age_ms = r->pid != 0 ? (uint64_t)(hvi_now_ms() - r->started_ms) : 0;
     msg.out_of_memory = WIFSIGNALED(r->wait_status) &&
                         WTERMSIG(r->wait_status) == SIGKILL && !r->by_us &&
-                        hvi_procstat_oom_kills() > a->oom_kills;
+                        hvi_limits_oom_kills() > a->oom_kills;
     send_msg(a, HVI_MSG_EXITED, &msg);
 }
 
@@ -1004,7 +1004,7 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
 
     a->keeper = keeper;
     a->rundir = rundir;
-    a->oom_kills = hvi_procstat_oom_kills();
+    a->oom_kills = hvi_limits_oom_kills();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -139,17 +139,3 @@ uint64_t hvi_procstat_began(pid_t pid)
 {
     return stat_field(pid, 18);
 }
-
-uint64_t hvi_procstat_oom_kills(void)
-{
-    FILE *f = fopen("/proc/vmstat", "re");
-    unsigned long long n = 0;
-    char line[128];
-
-    while (f != NULL && fgets(line, sizeof line, f) != NULL)
-        if (sscanf(line, "oom_kill %llu", &n) == 1)
-            break;
-    if (f != NULL)
-        fclose(f);
-    return n;
-}

@@ -20,7 +20,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "hvdrun/agent/procstat.h"
 #include "hvdrun/job/exitcode.h"
 #include "hvdrun/job/job_impl.h"
 #include "hvdrun/job/spec.h"
@@ -223,7 +222,7 @@ static void word_end(const struct hvi_job_peer *p, char *out, size_t cap)
     else if (p->lingered)
         snprintf(out, cap, "closed its output and did not end");
     else if (WIFSIGNALED(p->wait_status) && WTERMSIG(p->wait_status) == SIGKILL &&
-             hvi_procstat_oom_kills() > p->job->oom_kills)
+             hvi_limits_oom_kills() > p->job->oom_kills)
         snprintf(out, cap,
                  "was killed (SIGKILL), and the kernel here killed a process for want "
                  "of memory meanwhile");
@@ -1090,7 +1089,7 @@ int hvi_job_run(const struct hvi_opts *opts, const struct hvi_plan *plan)
     j->opts = opts;
     j->plan = plan;
     j->status = -1;
-    j->oom_kills = hvi_procstat_oom_kills();
+    j->oom_kills = hvi_limits_oom_kills();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);  /* a file over the limit is an error of write() */
     prctl(PR_SET_DUMPABLE, 0); /* the job key is in memory: no core, no ptrace */
