@@ -18,9 +18,9 @@
 #include "hvdrun/cli/opts.h"
 #include "hvdrun/hosts/plan.h"
 #include "hvdrun/hosts/planjson.h"
+#include "hvdrun/hosts/planlayout.h"
 #include "hvdrun/job/spec.h"
 #include "hvdrun/ssh/sshargv.h"
-#include "hvdrun/topo/layout.h"
 #include "proto/base/env.h"
 #include "proto/base/log.h"
 
@@ -82,34 +82,6 @@ static void find_source(const struct hvi_opts *o, const struct hvi_alloc *a,
     }
 }
 
-static const char *get_var(const void *opts, const char *name)
-{
-    const struct hvi_opts *o = opts;
-
-    for (size_t i = 0; i < o->nenv; i++)
-        if (strcmp(o->env[i].name, name) == 0)
-            return o->env[i].value;
-    return getenv(name);
-}
-
-/* The ranks of this host, as its agent will lay them out. */
-static enum hvd_status lay_out(const struct hvi_opts *o, int nranks,
-                               struct hvi_layout *l, struct hvi_err *err)
-{
-    struct hvi_layout_wish w = {
-        .nranks = nranks,
-        .bind_to = o->bind_to,
-        .map_by = o->map_by,
-        .cores = o->cores_per_rank,
-        .gpus = o->gpus_per_rank,
-        .crowd_gpus = o->oversubscribe_gpu,
-        .visible = get_var(o, "CUDA_VISIBLE_DEVICES"),
-        .self_bound =
-            hvi_layout_self_bound(o->ncommand > 0 ? o->command[0] : NULL, get_var, o)};
-
-    return hvi_layout_make(&w, l, err);
-}
-
 static void show_layout(const struct hvi_opts *o, const struct hvi_plan *p, size_t h,
                         FILE *out)
 {
@@ -117,7 +89,7 @@ static void show_layout(const struct hvi_opts *o, const struct hvi_plan *p, size
     struct hvi_err err = {""};
     char words[1024];
 
-    if (lay_out(o, p->host[h].slots, &l, &err) != HVD_OK) {
+    if (hvi_planlayout_make(o, p->host[h].slots, &l, &err) != HVD_OK) {
         fprintf(out, "    %s\n", err.text);
         return;
     }

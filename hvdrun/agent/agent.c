@@ -147,7 +147,7 @@ static void send_exited(struct agent *a, const struct hvi_rank *r)
     msg.age_ms = r->pid != 0 ? (uint64_t)(hvi_now_ms() - r->started_ms) : 0;
     msg.out_of_memory = WIFSIGNALED(r->wait_status) &&
                         WTERMSIG(r->wait_status) == SIGKILL && !r->by_us &&
-                        hvi_procstat_oom_kills() > a->oom_kills;
+                        hvi_limits_oom_kills() > a->oom_kills;
     send_msg(a, HVI_MSG_EXITED, &msg);
 }
 
@@ -561,6 +561,8 @@ static enum hvd_status put_vars(struct hvi_jobenv *env, Hvi__EnvVar *const *vars
 static enum hvd_status put_host_vars(struct hvi_jobenv *env)
 {
     static const char *const names[] = {"CUDA_VISIBLE_DEVICES",
+                                        "CUDA_DEVICE_ORDER",
+                                        "OMP_NUM_THREADS",
                                         "HIP_VISIBLE_DEVICES",
                                         "ROCR_VISIBLE_DEVICES",
                                         "HOME",
@@ -586,22 +588,29 @@ static const char *get_var(const void *env, const char *name)
 
 #define MASK "CUDA_VISIBLE_DEVICES"
 
+/* As local rank i will have it so far. */
+static const char *var_of(const struct agent *a, int i, const char *name)
+{
+    const char *own = hvi_jobenv_get(&a->ranks[i].env, name);
+
+    return own != NULL ? own : hvi_jobenv_get(&a->env, name);
+}
+
 /* Variables that follow from a rank's cores and GPUs. */
 static enum hvd_status put_layout(struct agent *a, int i)
 {
     struct hvi_jobenv *env = &a->ranks[i].env;
-    char text[HVI_GPUS_MAX * 8 + HVI_GPU_NAME_MAX];
+    char text[HVI_LAYOUT_MASK_MAX];
     enum hvd_status rc = HVD_OK;
 
-    if (hvi_jobenv_get(&a->env, "OMP_NUM_THREADS") == NULL) {
+    if (var_of(a, i, "OMP_NUM_THREADS") == NULL) {
         snprintf(text, sizeof text, "%d", a->layout.rank[i].threads);
         rc = hvi_jobenv_set(env, "OMP_NUM_THREADS", text);
     }
     if (rc != HVD_OK || !a->layout.masked)
         return rc;
     /* our indices are in the order of the bus */
-    if (hvi_jobenv_get(&a->env, MASK) == NULL &&
-        hvi_jobenv_get(&a->env, "CUDA_DEVICE_ORDER") == NULL)
+    if (var_of(a, i, MASK) == NULL && var_of(a, i, "CUDA_DEVICE_ORDER") == NULL)
         rc = hvi_jobenv_set(env, "CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     hvi_layout_mask(&a->layout, i, text, sizeof text);
     return rc == HVD_OK ? hvi_jobenv_set(env, MASK, text) : rc;
@@ -995,7 +1004,7 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
 
     a->keeper = keeper;
     a->rundir = rundir;
-    a->oom_kills = hvi_procstat_oom_kills();
+    a->oom_kills = hvi_limits_oom_kills();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);

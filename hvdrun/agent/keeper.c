@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -23,6 +24,7 @@
 
 #include "hvdrun/agent/cgroup.h"
 #include "hvdrun/agent/marked.h"
+#include "hvdrun/agent/procstat.h"
 #include "hvdrun/job/rundir.h"
 #include "proto/base/clock.h"
 
@@ -38,8 +40,13 @@ struct message {
     char path[256];
 };
 
+struct group {
+    pid_t pgid;
+    uint64_t began; /* its leader, as hvi_procstat_began() */
+};
+
 struct groups {
-    pid_t pgid[HVD_RANKS_MAX];
+    struct group list[HVD_RANKS_MAX];
     int n;
     char cgroup[256];
     int done; /* the agent itself has looked after all */
@@ -48,10 +55,11 @@ struct groups {
 static void apply(struct groups *g, const struct message *m)
 {
     if (m->op == OP_ADD && g->n < HVD_RANKS_MAX && m->pgid > 1)
-        g->pgid[g->n++] = m->pgid;
+        g->list[g->n++] =
+            (struct group){.pgid = m->pgid, .began = hvi_procstat_began(m->pgid)};
     for (int i = 0; m->op == OP_REMOVE && i < g->n; i++) {
-        if (g->pgid[i] == m->pgid) {
-            g->pgid[i] = g->pgid[--g->n];
+        if (g->list[i].pgid == m->pgid) {
+            g->list[i] = g->list[--g->n];
             break;
         }
     }
@@ -60,10 +68,20 @@ static void apply(struct groups *g, const struct message *m)
         memcpy(g->cgroup, m->path, sizeof g->cgroup);
 }
 
+/* A number is not given to a new process while it names a group: where one has it that
+ * is not the leader we knew, the group is gone. */
+static bool is_anothers(const struct group *g)
+{
+    uint64_t began = hvi_procstat_began(g->pgid);
+
+    return began != 0 && g->began != 0 && began != g->began;
+}
+
 static void kill_all(const struct groups *g)
 {
     for (int i = 0; i < g->n; i++)
-        kill(-g->pgid[i], SIGKILL);
+        if (!is_anothers(&g->list[i]))
+            kill(-g->list[i].pgid, SIGKILL);
     if (g->cgroup[0] != '\0')
         hvi_cgroup_kill(g->cgroup);
 }

@@ -10,14 +10,13 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "hvdrun/agent/spawn.h"
 #include "proto/base/clock.h"
 
 #define PAUSE_MS 5
@@ -61,7 +60,7 @@ static bool has_entry(int fd, const char *entry)
 static bool look_at(pid_t pid, const char *entry)
 {
     char path[64];
-    int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    int pidfd = hvi_pidfd_open(pid);
     bool found = false;
     int fd;
 
@@ -70,8 +69,7 @@ static bool look_at(pid_t pid, const char *entry)
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd >= 0) {
-        found = has_entry(fd, entry) &&
-                syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) == 0;
+        found = has_entry(fd, entry) && hvi_pidfd_kill(pidfd) == 0;
         close(fd);
     }
     close(pidfd);

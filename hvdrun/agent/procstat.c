@@ -109,8 +109,8 @@ const char *hvi_procstat_words(pid_t pid, char out[HVI_PROCSTAT_WORDS_MAX])
     return out;
 }
 
-/* Field number n of those behind the state: 0 parent, 1 group, 2 session. */
-static pid_t stat_field(pid_t pid, int n)
+/* Field number n of those behind the state: 0 parent, 1 group, 2 session, 18 start. */
+static uint64_t stat_field(pid_t pid, int n)
 {
     char line[512];
     char *at = NULL;
@@ -121,30 +121,21 @@ static pid_t stat_field(pid_t pid, int n)
         return 0;
     at += 4;
     while (n-- > 0)
-        (void)strtol(at, &at, 10);
-    return (pid_t)strtol(at, NULL, 10);
+        (void)strtoull(at, &at, 10);
+    return strtoull(at, NULL, 10);
 }
 
 pid_t hvi_procstat_group(pid_t pid)
 {
-    return stat_field(pid, 1);
+    return (pid_t)stat_field(pid, 1);
 }
 
 pid_t hvi_procstat_session(pid_t pid)
 {
-    return stat_field(pid, 2);
+    return (pid_t)stat_field(pid, 2);
 }
 
-uint64_t hvi_procstat_oom_kills(void)
+uint64_t hvi_procstat_began(pid_t pid)
 {
-    FILE *f = fopen("/proc/vmstat", "re");
-    unsigned long long n = 0;
-    char line[128];
-
-    while (f != NULL && fgets(line, sizeof line, f) != NULL)
-        if (sscanf(line, "oom_kill %llu", &n) == 1)
-            break;
-    if (f != NULL)
-        fclose(f);
-    return n;
+    return stat_field(pid, 18);
 }

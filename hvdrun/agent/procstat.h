@@ -17,9 +17,9 @@ pid_t hvi_procstat_tracer(pid_t pid);
 pid_t hvi_procstat_group(pid_t pid);
 /** Its session, 0: it is gone. */
 pid_t hvi_procstat_session(pid_t pid);
-/** How often the kernel of this host killed a process for want of memory since it
- * started, also in a cgroup; 0: unknown. */
-uint64_t hvi_procstat_oom_kills(void);
+/** When it began, in the clock ticks of /proc/PID/stat: tells it from an older one of the
+ * same number. 0: it is gone. */
+uint64_t hvi_procstat_began(pid_t pid);
 /** The word for a state letter of /proc/PID/stat; the line may be damaged: "unknown". */
 const char *hvi_procstat_parse(const char *line);
 

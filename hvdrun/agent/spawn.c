@@ -22,6 +22,11 @@ int hvi_pidfd_open(pid_t pid)
     return (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by itself */
 }
 
+int hvi_pidfd_kill(int pidfd)
+{
+    return (int)syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
+}
+
 static _Noreturn void fail(int fd, int stage, int error)
 {
     struct hvi_spawn_failure f = {.stage = stage, .error = error};

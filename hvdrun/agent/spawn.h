@@ -53,5 +53,8 @@ enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned 
 void hvi_spawn_go(struct hvi_spawned *s);
 /** A descriptor that polls readable once pid has ended; -1 with errno. */
 int hvi_pidfd_open(pid_t pid);
+/** SIGKILL to the process that it was opened for, and to no other that has its number by
+ * now. 0, or -1 with errno. */
+int hvi_pidfd_kill(int pidfd);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "hvdrun/debug/debugwords.h"
+#include "hvdrun/hosts/planlayout.h"
 #include "hvdrun/job/spec.h"
 
 static json_t *text(const char *t)
@@ -57,25 +58,79 @@ static size_t index_of(const struct hvi_plan *p, size_t used)
     return i;
 }
 
-static json_t *ranks(const struct hvi_plan *p)
+static json_t *gpus(const struct hvi_layout *l, int i)
 {
     json_t *list = json_array();
+
+    for (int k = 0; l->gpu[i] >= 0 && k < l->per_rank; k++) {
+        const struct hvi_gpu *g = &l->gpus.list[l->gpu[i] + k];
+
+        (void)json_array_append_new(
+            list, json_pack("{so so}", "name", text(g->name), "pci",
+                            g->pci[0] != '\0' ? text(g->pci) : json_null()));
+    }
+    return list;
+}
+
+static json_t *placing_of(const struct hvi_layout *l, int i)
+{
+    bool bound = l->shares.kind != HVI_BIND_NONE;
+    char cpus[4096];
+
+    hvi_layout_cpus(l, i, cpus, sizeof cpus);
+    return json_pack("{ss so si ss si so}", "bound_to", hvi_bind_word(l->shares.kind),
+                     "why_not", bound ? json_null() : text(l->shares.why), "cores",
+                     l->rank[i].ncores, "processors", cpus, "threads",
+                     l->rank[i].threads, "gpus", gpus(l, i));
+}
+
+/* [slots] of a host of the plan; NULL: not known here. */
+static json_t *placings(const struct hvi_opts *o, const struct hvi_host *h)
+{
+    static struct hvi_layout l;
+    struct hvi_err err = {""};
+    json_t *list;
+
+    if (h->remote)
+        return NULL;
+    list = json_array();
+    if (hvi_planlayout_make(o, h->slots, &l, &err) != HVD_OK) {
+        for (int i = 0; i < h->slots; i++)
+            (void)json_array_append_new(list,
+                                        json_pack("{so}", "error", text(err.text)));
+        return list;
+    }
+    for (int i = 0; i < l.nranks; i++)
+        (void)json_array_append_new(list, placing_of(&l, i));
+    hvi_layout_fini(&l);
+    return list;
+}
+
+static json_t *ranks(const struct hvi_opts *o, const struct hvi_plan *p)
+{
+    json_t *list = json_array();
+    json_t *placing = NULL;
     size_t index = 0;
     int host = -1;
 
     for (int r = 0; r < p->np; r++) {
         const struct hvi_place *at = &p->place[r];
 
-        if (at->host != host)
+        if (at->host != host) {
             index = index_of(p, (size_t)at->host);
+            json_decref(placing);
+            placing = placings(o, &p->host[at->host]);
+        }
         host = at->host;
         (void)json_array_append_new(
             list,
-            json_pack("{si so si si si si si}", "rank", r, "host",
+            json_pack("{si so si si si si si sO?}", "rank", r, "host",
                       text(p->all[index].name), "host_index", (int)index, "local_rank",
                       at->local_rank, "local_size", at->local_size, "cross_rank",
-                      at->cross_rank, "cross_size", at->cross_size));
+                      at->cross_rank, "cross_size", at->cross_size, "placing",
+                      json_array_get(placing, (size_t)at->local_rank)));
     }
+    json_decref(placing);
     return list;
 }
 
@@ -155,7 +210,7 @@ enum hvd_status hvi_planjson_write(const struct hvi_opts *o, const char *kind,
     json_t *root = json_pack(
         "{si s{ss so} si so so so so ss ss si si}", "version", HVI_PLANJSON_VERSION,
         "source", "kind", kind, "from", text(from), "np", p->np, "hosts", hosts(p),
-        "ranks", ranks(p), "command", command(o), "environment", environment(o),
+        "ranks", ranks(o, p), "command", command(o), "environment", environment(o),
         "bind_to", hvi_bind_word(o->bind_to), "map_by", hvi_map_word(o->map_by),
         "cores_per_rank", o->cores_per_rank, "gpus_per_rank", o->gpus_per_rank);
 

@@ -21,7 +21,12 @@
  *     hosts        [{"name", "user" (or null), "slots", "ranks", "first_rank" (null where
  *                  ranks is 0), "remote"}], all that were named, in order
  *     ranks        [{"rank", "host", "host_index", "local_rank", "local_size",
- *                  "cross_rank", "cross_size"}], in the order of the ranks
+ *                  "cross_rank", "cross_size", "placing"}], in the order of the ranks;
+ *                  placing: null on other hosts, which are looked at when the job begins;
+ *                  {"error": text} where the job would fail for it; else {"bound_to":
+ *                  as bind_to, "why_not" (null where bound), "cores", "processors":
+ *                  "0-3,8", "threads": OMP_NUM_THREADS unless that is set, "gpus":
+ *                  [{"name": as in CUDA_VISIBLE_DEVICES, "pci" (or null)}]}
  *     command      [words]
  *     environment  {variables that options set for the ranks}
  *     bind_to      "none", "core", "numa", "socket", "gpu", "auto" (not given)

@@ -97,7 +97,7 @@ static void close_all(struct hvi_job *j)
 {
     uv_timer_t *const timers[] = {&j->start_timer,   &j->limit_timer, &j->settle_timer,
                                   &j->stop_timer,    &j->line_timer,  &j->end_timer,
-                                  &j->suspend_timer, &j->ssh_timer,   &j->try_timer};
+                                  &j->suspend_timer, &j->late_timer,  &j->try_timer};
 
     j->phase = HVI_JOB_OVER;
     if (!j->handles_open)
@@ -214,6 +214,22 @@ void hvi_job_check_over(struct hvi_job *j)
 
 static bool try_again(struct hvi_job_peer *p);
 
+/* A kill of our own is not the reason. */
+static void word_end(const struct hvi_job_peer *p, char *out, size_t cap)
+{
+    if (p->why[0] != '\0')
+        snprintf(out, cap, "sent what cannot be read (%.90s)", p->why);
+    else if (p->lingered)
+        snprintf(out, cap, "closed its output and did not end");
+    else if (WIFSIGNALED(p->wait_status) && WTERMSIG(p->wait_status) == SIGKILL &&
+             hvi_limits_oom_kills() > p->job->oom_kills)
+        snprintf(out, cap,
+                 "was killed (SIGKILL), and the kernel here killed a process for want "
+                 "of memory meanwhile");
+    else
+        hvi_exit_words(p->wait_status, out, cap);
+}
+
 /* A process of ours has ended and all it had to say is read. */
 static void check_peer(struct hvi_job_peer *p)
 {
@@ -224,9 +240,7 @@ static void check_peer(struct hvi_job_peer *p)
         return;
     if (j->phase == HVI_JOB_RUNNING) {
         peer_name(p, name, sizeof name);
-        hvi_exit_words(p->wait_status, words, sizeof words);
-        if (p->why[0] != '\0') /* the kill of our own is not the reason */
-            snprintf(words, sizeof words, "sent what cannot be read (%.90s)", p->why);
+        word_end(p, words, sizeof words);
         set_text(p->host < 0 ? &j->coord_text : &j->agent_text,
                  p->remote && p->why[0] == '\0'
                      ? hvi_job_ssh_text(p)
@@ -257,7 +271,7 @@ static void note_stopped(struct hvi_job_peer *p, bool stopped)
         hvi_job_say(j, "%s (pid %d) goes on", name, (int)p->proc.pid);
 }
 
-static const struct hvi_job_peer *next_peer(const struct hvi_job *j, size_t i)
+static struct hvi_job_peer *next_peer(struct hvi_job *j, size_t i)
 {
     return i == 0 ? &j->coord : i <= j->plan->nhosts ? &j->agent[i - 1] : NULL;
 }
@@ -279,7 +293,7 @@ static void blame_stopped(struct hvi_job *j)
 
 void hvi_job_wake_peers(struct hvi_job *j)
 {
-    const struct hvi_job_peer *p;
+    struct hvi_job_peer *p;
 
     for (size_t i = 0; (p = next_peer(j, i)) != NULL; i++)
         if (p->started && !p->reaped && p->stopped)
@@ -313,6 +327,27 @@ static void reap_all(struct hvi_job *j)
     }
 }
 
+/* Its frames have ended, mostly because it dies: then its status says how. */
+static void late_cb(uv_timer_t *t)
+{
+    struct hvi_job *j = t->data;
+    struct hvi_job_peer *p;
+
+    uv_timer_stop(t);
+    for (size_t i = 0; (p = next_peer(j, i)) != NULL; i++)
+        if (p->started && p->chan_ended && !p->reaped) {
+            p->lingered = true;
+            kill(p->proc.pid, SIGKILL);
+        }
+}
+
+static void peer_ending(struct hvi_job_peer *p)
+{
+    hvi_chan_end_output(&p->chan);
+    if (!p->reaped)
+        uv_timer_start(&p->job->late_timer, late_cb, HVI_JOB_LATE_MS, HVI_JOB_LATE_MS);
+}
+
 static void chan_end(struct hvi_chan *c, const char *err)
 {
     struct hvi_job_peer *p = c->data;
@@ -320,10 +355,10 @@ static void chan_end(struct hvi_chan *c, const char *err)
     p->chan_ended = true;
     if (err != NULL)
         snprintf(p->why, sizeof p->why, "%s", err);
-    if (p->job->phase == HVI_JOB_RUNNING && p->remote && err == NULL)
-        hvi_job_ssh_ending(p);
+    if (p->job->phase == HVI_JOB_RUNNING && err == NULL)
+        peer_ending(p);
     else if (p->job->phase == HVI_JOB_RUNNING)
-        kill_peer(p); /* changes nothing when the end of file came from its death */
+        kill_peer(p);
     reap_all(p->job);
     check_peer(p);
 }
@@ -911,7 +946,7 @@ static void init_timers(struct hvi_job *j)
 {
     uv_timer_t *const timers[] = {&j->start_timer,   &j->limit_timer, &j->settle_timer,
                                   &j->stop_timer,    &j->line_timer,  &j->end_timer,
-                                  &j->suspend_timer, &j->ssh_timer,   &j->try_timer};
+                                  &j->suspend_timer, &j->late_timer,  &j->try_timer};
 
     for (size_t i = 0; i < sizeof timers / sizeof timers[0]; i++) {
         uv_timer_init(&j->loop, timers[i]);
@@ -1054,6 +1089,7 @@ int hvi_job_run(const struct hvi_opts *opts, const struct hvi_plan *plan)
     j->opts = opts;
     j->plan = plan;
     j->status = -1;
+    j->oom_kills = hvi_limits_oom_kills();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);  /* a file over the limit is an error of write() */
     prctl(PR_SET_DUMPABLE, 0); /* the job key is in memory: no core, no ptrace */

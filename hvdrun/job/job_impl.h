@@ -37,9 +37,9 @@ enum hvi_job_phase {
     HVI_JOB_OVER
 };
 
-/* After the end of an agent's frames its ssh has this long to end too, and to say why.
- */
-#define HVI_JOB_SSH_MS 2000
+/* After the end of its frames a process of ours, or the ssh that leads to it, has this
+ * long to end too, and to say why. */
+#define HVI_JOB_LATE_MS 2000
 #define HVI_JOB_OTHERS_MAX 8    /* further addresses of this host */
 #define HVI_JOB_SAID_BYTES 4096 /* the last of what an ssh wrote to stderr */
 
@@ -61,6 +61,7 @@ struct hvi_job_peer {
     bool started, up, spec_sent, chan_ended, reaped;
     int wait_status;
     char why[160];    /* a damaged channel */
+    bool lingered;    /* its frames had ended, it had not: we killed it */
     bool stopped;     /* by SIGSTOP, as far as we know: it is our child */
     bool remote;      /* proc is the ssh that leads to it */
     int tries;        /* of ssh so far */
@@ -126,7 +127,7 @@ struct hvi_job {
     uint64_t stdin_sent;
     /* timers and signals */
     uv_timer_t start_timer, limit_timer, settle_timer, stop_timer, line_timer,
-        end_timer, suspend_timer, ssh_timer, try_timer;
+        end_timer, suspend_timer, late_timer, try_timer;
     uv_signal_t signal[12];
     int nsignals;
     bool handles_open, impatient; /* impatient: HVI_JOB_END_MS have passed */
@@ -135,6 +136,7 @@ struct hvi_job {
     struct hvi_report report;
     char *coord_text, *fatal_text, *agent_text, *start_text;
     int start_status;
+    uint64_t oom_kills; /* on this host, when the job began */
     int64_t trouble_ms; /* when it began; 0: not yet */
     bool concluded, stopping, killing;
     bool asked; /* to end, by a signal or the time limit */
@@ -186,9 +188,6 @@ void hvi_job_ssh_up(struct hvi_job_peer *p);
 bool hvi_job_ssh_busy(struct hvi_job_peer *p);
 /** Its process has ended, or its agent's frames: what to tell the user. Heap. */
 char *hvi_job_ssh_text(struct hvi_job_peer *p);
-/** Its agent's frames have ended before its process: that may take a moment. */
-void hvi_job_ssh_ending(struct hvi_job_peer *p);
-void hvi_job_ssh_late_cb(uv_timer_t *t);
 void hvi_job_ssh_close(struct hvi_job_peer *p);
 
 /* jobdebug.c; without --debug and --wait-for-debugger they do nothing */

@@ -271,6 +271,7 @@ static struct hvi_ssh_failure failure_of(struct hvi_job_peer *p)
         .printed = p->chan.banner,
         .port = j->opts->ssh_port,
         .wait_status = p->wait_status,
+        .lingered = p->lingered,
         .up = p->up};
 }
 
@@ -289,25 +290,4 @@ char *hvi_job_ssh_text(struct hvi_job_peer *p)
 
     f.dest = hvi_sshargv_destination(host, dest, sizeof dest);
     return strdup(hvi_sshtext(&f, text));
-}
-
-void hvi_job_ssh_ending(struct hvi_job_peer *p)
-{
-    hvi_chan_end_output(&p->chan);
-    if (!p->reaped)
-        uv_timer_start(&p->job->ssh_timer, hvi_job_ssh_late_cb, HVI_JOB_SSH_MS,
-                       HVI_JOB_SSH_MS);
-}
-
-void hvi_job_ssh_late_cb(uv_timer_t *t)
-{
-    struct hvi_job *j = t->data;
-
-    uv_timer_stop(t);
-    for (size_t i = 0; i < j->plan->nhosts; i++) {
-        const struct hvi_job_peer *p = &j->agent[i];
-
-        if (p->remote && p->started && p->chan_ended && !p->reaped)
-            kill(p->proc.pid, SIGKILL);
-    }
 }

@@ -341,12 +341,21 @@ static void (*const words_of[])(const struct hvi_ssh_failure *f, char *out) = {
 
 /* ---- what is not known */
 
+static char *word_end(const struct hvi_ssh_failure *f, char *out, size_t cap)
+{
+    if (f->lingered)
+        snprintf(out, cap, "closed its output and did not end");
+    else
+        hvi_exit_words(f->wait_status, out, cap);
+    return out;
+}
+
 static void other(const struct hvi_ssh_failure *f, char *out)
 {
     char line[HVI_SAID_MAX], ends[128], option[32];
     bool of_login = WIFEXITED(f->wait_status) && WEXITSTATUS(f->wait_status) != 255;
 
-    hvi_exit_words(f->wait_status, ends, sizeof ends);
+    word_end(f, ends, sizeof ends);
     hvi_said_line(of_login && f->printed != NULL && f->printed[0] != '\0' ? f->printed
                                                                           : f->said,
                   NULL, line);
@@ -401,7 +410,7 @@ char *hvi_sshtext(const struct hvi_ssh_failure *f, char out[HVI_SSHTEXT_MAX])
     else if (WIFSIGNALED(f->wait_status))
         snprintf(out, HVI_SSHTEXT_MAX, "the %.100s to %s %s; the job ends",
                  f->shell != NULL ? f->shell : "ssh", f->host,
-                 hvi_exit_words(f->wait_status, words, sizeof words));
+                 word_end(f, words, sizeof words));
     else
         snprintf(out, HVI_SSHTEXT_MAX, "the agent on %s %s%s%s; the job ends", f->host,
                  hvi_exit_words(f->wait_status, words, sizeof words),

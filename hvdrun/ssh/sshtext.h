@@ -18,7 +18,8 @@ struct hvi_ssh_failure {
     const char *printed; /* the last that came on stdout before any frame, or NULL */
     int port;            /* of -p; 0: not given */
     int wait_status;
-    bool up; /* the agent had answered: the job was running there */
+    bool lingered; /* its output had ended, it had not: it was killed for that */
+    bool up;       /* the agent had answered: the job was running there */
 };
 
 /** The ssh server there had too many connections at once: worth another try. */

@@ -42,7 +42,9 @@ struct hvi_layout {
 enum hvd_status hvi_layout_make(const struct hvi_layout_wish *w, struct hvi_layout *out,
                                 struct hvi_err *err);
 void hvi_layout_fini(struct hvi_layout *l);
-/** What a rank's CUDA_VISIBLE_DEVICES is where l->masked: "2,3". */
+#define HVI_LAYOUT_MASK_MAX (HVI_GPUS_MAX * HVI_GPU_NAME_MAX + 1)
+/** What a rank's CUDA_VISIBLE_DEVICES is where l->masked: "2,3"; with
+ * HVI_LAYOUT_MASK_MAX bytes it is never cut. */
 void hvi_layout_mask(const struct hvi_layout *l, int rank, char *out, size_t cap);
 /** "bound to core: 2 cores, processors 0-1; GPU 0 (0000:3b:00.0)" */
 void hvi_layout_words(const struct hvi_layout *l, int rank, char *out, size_t cap);

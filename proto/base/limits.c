@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -76,4 +77,18 @@ enum hvd_status hvi_limits_memory(size_t size_bytes, struct hvi_err *err)
             size_bytes >> 20, strerror(errno));
     munmap(p, size_bytes);
     return HVD_OK;
+}
+
+uint64_t hvi_limits_oom_kills(void)
+{
+    FILE *f = fopen("/proc/vmstat", "re");
+    unsigned long long n = 0;
+    char line[128];
+
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "oom_kill %llu", &n) == 1)
+            break;
+    if (f != NULL)
+        fclose(f);
+    return n;
 }

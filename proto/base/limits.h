@@ -6,6 +6,7 @@
 #define HVI_BASE_LIMITS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "proto/base/err.h"
 
@@ -26,5 +27,9 @@ enum hvd_status hvi_limits_fds(size_t need, const char *whom, struct hvi_err *er
 
 /** Are there size_bytes of address space? HVD_ENOMEM names the limit (ulimit -v). */
 enum hvd_status hvi_limits_memory(size_t size_bytes, struct hvi_err *err);
+
+/** How often the kernel of this host killed a process for want of memory since it
+ * started, also in a cgroup; 0: unknown. */
+uint64_t hvi_limits_oom_kills(void);
 
 #endif

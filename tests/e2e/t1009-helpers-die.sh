@@ -83,3 +83,21 @@ for how in exit shutdown; do
     expect_within 4000
 done
 echo "ok after a normal exit or shutdown the others' calls say who left"
+
+# an agent that closes its output: how it ends is awaited, and it is not called killed
+mkdir odd
+cp "$HVD_BUILD/bin/hvdrun" odd/hvdrun
+ln -s "$HVD_BUILD/bin/hvd-coordinator" odd/hvd-coordinator
+agent_that() {
+    printf '#!/bin/sh\n%s\n' "$1" >odd/hvd-agent
+    chmod +x odd/hvd-agent
+    run odd/hvdrun -np 1 true
+    expect_status 125
+    expect_within 4000
+    [ "$(wc -l <err)" = 1 ] || die "one line expected"
+}
+agent_that 'exec >&-; sleep 0.3; exit 3'
+expect_line err '^hvdrun: the agent on localhost exited with status 3; the job ends$'
+agent_that 'exec >&-; exec sleep 20'
+expect_line err '^hvdrun: the agent on localhost closed its output and did not end; the job ends$'
+echo "ok an agent that closes its output"

@@ -123,6 +123,18 @@ expect_line out '^    rank 1: .*; GPU 1 \(0000:b3:00\.0\)$'
 run hvdrun --dry-run --json -np 2 --gpus-per-rank 1 -c 1 --map-by core true
 expect_line out '"gpus_per_rank": 1'
 expect_line out '"map_by": "core"'
+python3 - <<'END' || die "the plan's placing is not what it should be"
+import json
+ranks = json.load(open("out"))["ranks"]
+for i, rank in enumerate(ranks):
+    placing = rank["placing"]
+    assert placing["bound_to"] == "core" and placing["why_not"] is None, placing
+    assert placing["cores"] == placing["threads"] == 1 and placing["processors"], placing
+    assert [gpu["name"] for gpu in placing["gpus"]] == [str(i)], placing
+    assert placing["gpus"][0]["pci"].startswith("0000:"), placing
+END
+run hvdrun --dry-run --json -np 3 --gpus-per-rank 1 true
+expect_line out '"error": "--gpus-per-rank: 3 ranks on this host need 3 GPUs'
 run hvdrun doctor
 expect_line out 'GPUs +ok +2, driver 550\.54$'
 expect_line out 'NCCL +(warning +libnccl\.so\.2 not found|ok )'
@@ -195,3 +207,23 @@ if [ "$first,$second" = 0,1 ]; then
     expect_line out '^\[0\].*:[[:space:]]*0-1$'
     echo "ok near the GPU, by default where each rank has one"
 fi
+
+mkdir none
+uuids=$(printf 'GPU-%08x-1111-2222-3333-444444444444\n' {1..80} | paste -sd,)
+# shellcheck disable=SC2016
+HVD_GPU_ROOT=$T/none CUDA_VISIBLE_DEVICES=$uuids run hvdrun -np 2 --gpus-per-rank 40 sh -c 'echo "$CUDA_VISIBLE_DEVICES"'
+expect_status 0
+for rank in 0 1; do
+    grep -qxF "[$rank]<stdout>:$(cut -d, -f$((rank * 40 + 1))-$((rank * 40 + 40)) <<<"$uuids")" out ||
+        die "rank $rank does not see its 40 GPUs"
+done
+echo "ok forty GPUs a rank, by UUID"
+
+# shellcheck disable=SC2016
+OMP_NUM_THREADS=7 run hvdrun --no-env -x A=1 -np 1 sh -c 'echo "threads $OMP_NUM_THREADS"'
+expect_line out 'threads 7$'
+# shellcheck disable=SC2016
+HVD_GPU_ROOT=$T/none CUDA_VISIBLE_DEVICES=0,1 CUDA_DEVICE_ORDER=FASTEST_FIRST run hvdrun --no-env -np 2 \
+    --gpus-per-rank 1 sh -c 'echo "$CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"'
+expect_line out '^\[1\]<stdout>:1 FASTEST_FIRST$'
+echo "ok what the host's own environment says of threads and GPUs counts"

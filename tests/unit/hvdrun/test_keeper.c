@@ -15,12 +15,13 @@
 #include "hvdrun/job/rundir.h"
 #include "proto/base/clock.h"
 
-/* A process group of two that waits to be killed. */
-static pid_t start_group(void)
+/* A process group of two that waits to be killed. without: a descriptor it closes, or -1 */
+static pid_t start_without(int without)
 {
     pid_t pid = fork();
 
     if (pid == 0) {
+        close(without);
         setpgid(0, 0);
         if (fork() == 0)
             setpgid(0, getppid());
@@ -29,6 +30,11 @@ static pid_t start_group(void)
     }
     setpgid(pid, pid);
     return pid;
+}
+
+static pid_t start_group(void)
+{
+    return start_without(-1);
 }
 
 /* Waits until pid has ended; its wait status, or -1 after 5 s. */
@@ -178,4 +184,49 @@ Test(keeper, its_death_is_seen, .timeout = 20)
     cr_assert(strstr(err.text, "keeper is gone") != NULL, "%s", err.text);
     hvi_keeper_stop(&p.k);
     end(&p);
+}
+
+/* A new leader with a number that was used before; -1: the system does not let us. */
+static pid_t start_as(pid_t wanted, int without)
+{
+    for (int i = 0; i < 200; i++) {
+        FILE *f = fopen("/proc/sys/kernel/ns_last_pid", "w");
+        pid_t pid;
+
+        if (f == NULL)
+            return -1;
+        fprintf(f, "%d", (int)wanted - 1);
+        if (fclose(f) != 0)
+            return -1;
+        pid = start_without(without);
+        if (pid == wanted)
+            return pid;
+        kill(-pid, SIGKILL);
+        (void)group_gone(pid);
+    }
+    return -1;
+}
+
+Test(keeper, leaves_a_group_alone_that_has_the_number_of_one_that_is_gone,
+     .timeout = 30)
+{
+    struct place p;
+    struct hvi_err err;
+    pid_t a = start_group();
+    pid_t b;
+
+    begin(&p, 0);
+    cr_assert_eq(hvi_keeper_add(&p.k, a, &err), HVD_OK);
+    kill(-a, SIGKILL);
+    cr_assert(group_gone(a));
+    poll(NULL, 0, 20); /* starts are told apart by clock ticks of 10 ms */
+    b = start_as(a, p.k.fd);
+    close(p.k.fd);
+    cr_assert_eq(await_end(p.k.pid), 0);
+    end(&p);
+    if (b < 0)
+        cr_skip_test("only root can choose a process's number, and not everywhere");
+    cr_assert_eq(waitpid(b, NULL, WNOHANG), 0, "a stranger was killed");
+    kill(-b, SIGKILL);
+    cr_assert(group_gone(b));
 }
