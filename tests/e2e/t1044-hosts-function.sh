@@ -41,3 +41,13 @@ run hosts_exec 1 python3 here/work.py
 expect_status 0
 grep -qF "[('host1', 10), ('host1', 11), ('host2', 12), ('host2', 13)]" out || die "results"
 grep -qF "['rank 2: Traceback (most recent call last):', \"KeyError: 'on host2'\"]" out || die "results"
+
+cat >probe.py <<'P'
+from horovod.runner.common.util.settings import Settings
+from horovod.runner.driver.driver_service import get_common_interfaces
+
+print(sorted(get_common_interfaces(Settings(), ["host1", "host2"])))
+P
+run hosts_exec 1 python3 probe.py
+expect_status 0
+grep -qF "['eth0']" out || die "interfaces"

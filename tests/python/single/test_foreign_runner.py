@@ -421,7 +421,8 @@ class Launchers(unittest.TestCase):
                 self.assertEqual([n for n in ("open_mpi", "spectrum_mpi", "mpich", "intel_mpi")
                                   if getattr(mpi_run, "is_" + n)()], [name] if name else [])
                 self.assertEqual(mpi_run.mpi_available(), name is not None)
-        with self.assertRaisesRegex(ValueError, "hvdrun"):
+        with mock.patch("horovod.runner.mpi_run.tiny_shell_exec.execute", return_value=("", 1)), \
+                self.assertRaisesRegex(ValueError, "does not find an installed MPI.*hvdrun"):
             mpi_run.mpi_run(hvd_settings.Settings(), None, {}, ["x"])
 
     def test_jsrun_rank_file(self):
@@ -437,8 +438,8 @@ class Launchers(unittest.TestCase):
         self.assertEqual(lines, [
             "rank: %d: { hostname: %s; cpu: {%s} ; gpu: * ; mem: * }" % row
             for row in ((0, "a", "0-7"), (1, "a", "8-15"), (2, "b", "0-7"))])
-        with self.assertRaisesRegex(RuntimeError, "hvdrun -H"):
-            lsf.LSFUtils.get_num_gpus()
+        found = lsf.LSFUtils.get_allocation_info()
+        self.assertGreaterEqual(found["cores"] * found["threads"], 1)
         self.assertIsInstance(js_run.is_jsrun_installed(), bool)
 
     def test_controllers(self):

@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 
-from horovod.runner import gloo_run, launch
+from horovod.runner import gloo_run, js_run, launch, mpi_run
 from horovod.runner.common.util import (
     codec, config_parser, env, host_hash, hosts, network, safe_shell_exec, secret, timeout,
     tiny_shell_exec,
@@ -352,3 +352,29 @@ def test_discovery(tmp_path):
         with pytest.raises(ValueError):
             HostState(bad)
     os.remove(script)
+
+
+RANK = ("import os, sys, horovod.torch as hvd; hvd.init(); assert hvd.rank() == int(os.environ['HOROVOD_RANK'])\n"
+        "open(os.path.join(sys.argv[1], str(hvd.rank())), 'w').write('%d' % hvd.size())")
+FAKE_JSRUN = """#!/bin/sh
+[ "$1" = --erf_input ] && grep -q 'rank: 1' "$2" || exit 9
+shift 2
+JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=2 "$@" & first=$!
+JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=2 "$@" && wait $first
+"""
+
+
+@pytest.mark.parametrize("run", [mpi_run.mpi_run, js_run.js_run])
+def test_ranks_of_another_launcher(run, tmp_path, monkeypatch):
+    if run is js_run.js_run:
+        (tmp_path / "jsrun").write_text(FAKE_JSRUN)
+        (tmp_path / "jsrun").chmod(0o755)
+        monkeypatch.setenv("PATH", "%s:%s" % (tmp_path, os.environ["PATH"]))
+    elif not mpi_run.is_open_mpi():
+        pytest.skip("no mpirun of Open MPI")
+    monkeypatch.setenv("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    settings = Settings(num_proc=2, hosts="localhost:2")
+    run(settings, None, None, [sys.executable, "-c", RANK, str(tmp_path)])
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["2", "2"]
+    with pytest.raises(RuntimeError, match="failed with exit status"):
+        run(settings, None, None, ["false"])

@@ -1,10 +1,15 @@
-"""Which MPI is here. Ranks are not started through it: hvdrun does that."""
+"""Which MPI is here, and ranks that its mpirun starts. hvdrun needs none."""
 
+import shlex
+
+from horovod.runner import _foreign_rank
+from horovod.runner.common.util import env as env_util
 from horovod.runner.common.util import tiny_shell_exec
 
 _OPEN_MPI, _SPECTRUM_MPI, _MPICH, _INTEL_MPI = "OpenMPI", "SpectrumMPI", "MPICH", "IMPI"
 _UNKNOWN, _MISSING = "Unknown", "Missing"
-MPI_NOT_BUILT = "MPI support has not been built: ranks are started by hvdrun, without MPI."
+_NO_MPI = ("horovod does not find an installed MPI: no mpirun on PATH is Open MPI's, Spectrum MPI's, "
+           "MPICH's or Intel's; start the ranks with hvdrun, which needs none")
 
 #: words of mpirun --version: the implementation
 _WORDS = (("Open MPI", _OPEN_MPI), ("OpenRTE", _OPEN_MPI), ("IBM Spectrum MPI", _SPECTRUM_MPI),
@@ -60,6 +65,50 @@ def _get_mpi_implementation_flags(tcp_flag, env=None):
     return options + tcp, list(binding), name
 
 
+def _export(names, name):
+    """Options with which the ranks get these variables, where not all travel by themselves."""
+    if name not in (_OPEN_MPI, _SPECTRUM_MPI):
+        return []
+    return ["-x %s" % variable for variable in sorted(names)
+            if env_util.is_exportable(variable) and variable.isidentifier()]
+
+
+def _line(settings, nics, env, rank):
+    """mpirun's command line for the shell command of a rank."""
+    options, binding, name = _get_mpi_implementation_flags(settings.tcp_flag, env)
+    if options is None:
+        raise ValueError(_NO_MPI)
+    words = ["mpirun"]
+    if name in (_OPEN_MPI, _SPECTRUM_MPI):
+        words += ["--allow-run-as-root", "--tag-output"]
+    words.append("-np %d" % settings.num_proc)
+    if settings.hosts:
+        words.append(("-H " if name in (_OPEN_MPI, _SPECTRUM_MPI) else "-hosts ") + settings.hosts)
+    words += [settings.binding_args] if settings.binding_args else binding
+    words += options
+    if nics and name == _OPEN_MPI:
+        words.append("-mca btl_tcp_if_include " + ",".join(sorted(nics)))
+    ssh = ["-p %s" % settings.ssh_port] if settings.ssh_port else []
+    ssh += ["-i %s" % settings.ssh_identity_file] if settings.ssh_identity_file else []
+    if ssh and name == _OPEN_MPI:
+        words.append("-mca plm_rsh_args " + shlex.quote(" ".join(ssh)))
+    if settings.output_filename:
+        words.append("--output-filename " + shlex.quote(settings.output_filename))
+    words += _export(env, name)
+    words += [settings.extra_mpi_args] if settings.extra_mpi_args else []
+    return " ".join(words + [rank])
+
+
 def mpi_run(settings, nics, env, command, stdout=None, stderr=None):
-    """ValueError: use hvdrun."""
-    raise ValueError(MPI_NOT_BUILT)
+    """Run command (a list of words) as the ranks of a job, by mpirun.
+
+    env             the ranks' variables; None: this process's
+    nics            interfaces that MPI and the coordinator use
+    stdout, stderr  text streams for the output; None: this process's
+    ValueError without an mpirun that is known, RuntimeError when a rank fails. Collectives are
+    hvd's all the same.
+    """
+    if not mpi_available(env):
+        raise ValueError(_NO_MPI)
+    _foreign_rank.run(lambda rank, env: _line(settings, nics, env, rank), settings, nics, env,
+                      command, stdout, stderr)

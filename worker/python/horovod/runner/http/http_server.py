@@ -11,6 +11,7 @@ import threading
 import urllib.parse
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 
+from horovod.runner.common.util import secret
 from horovod.runner.util.network import find_port
 from horovod.runner.util.threads import in_thread
 
@@ -174,6 +175,7 @@ class _InThread:
         self._thread = None
 
     def _start(self, store, handler):
+        secret.job_key()  # for http_client, here and in what is started from here
         self._httpd, port = find_port(lambda addr: store(addr, handler, self._verbose))
         self._thread = in_thread(self._httpd.serve_forever, args=(0.05,))
         return port

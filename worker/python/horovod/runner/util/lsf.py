@@ -1,10 +1,39 @@
-"""Is this an LSF job?"""
+"""Is this an LSF job, and what do its hosts have?"""
 
+import functools
 import os
+import subprocess
+
+from horovod.runner.util import network
+from horovod.runner.util.remote import get_remote_command
+
+_ASK_TIMEOUT_S = 30
+#: prints a line for each CPU (its core), then one for each GPU
+_ASK = "lscpu -p=CORE,SOCKET && { nvidia-smi -L 2>/dev/null || true; }"
+
+
+@functools.lru_cache(maxsize=None)
+def _ask(host):
+    """What _ASK prints on a host. RuntimeError when it cannot be asked."""
+    command = _ASK
+    if host is not None and network.filter_local_addresses([host]):
+        command = get_remote_command(_ASK, host, timeout_s=_ASK_TIMEOUT_S)
+    try:
+        done = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=2 * _ASK_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError("%s did not say within %d s what cores and GPUs it has (%s)"
+                           % (host, 2 * _ASK_TIMEOUT_S, command)) from None
+    if done.returncode != 0:
+        raise RuntimeError("%s does not say what cores and GPUs it has: %s (%s)" % (
+            host or "this host", done.stderr.decode("utf-8", "replace").strip().split("\n")[-1],
+            command))
+    return done.stdout.decode("utf-8", "replace")
 
 
 class LSFUtils:
-    """Facts of an LSF allocation, from the variables that LSF sets."""
+    """Facts of an LSF allocation: hosts from LSF's variables, their cores from the first one."""
 
     @staticmethod
     def using_lsf():
@@ -27,21 +56,30 @@ class LSFUtils:
 
     @staticmethod
     def get_allocation_info():
-        """RuntimeError: what a host has is asked of IBM's CSM, which is not used."""
-        raise RuntimeError("cores and GPUs of LSF's hosts are known to IBM's CSM only, which is "
-                           "not used: give hosts with slots (hvdrun -H host:slots)")
+        """{"hosts", "cores", "threads", "gpus"}: compute hosts, and what one of them has.
+
+        The first is asked by ssh, once; without one this host. RuntimeError when it cannot be.
+        """
+        hosts = LSFUtils.get_compute_hosts()
+        lines = [line for line in _ask(hosts[0] if hosts else None).splitlines()
+                 if line and not line.startswith("#")]
+        gpus = [line for line in lines if line.startswith("GPU ")]
+        cpus = [line for line in lines if line[0].isdigit()]
+        cores = len(set(cpus))
+        return {"hosts": hosts, "cores": cores, "threads": len(cpus) // max(1, cores),
+                "gpus": len(gpus)}
 
     @staticmethod
     def get_num_cores():
-        """Cores of a compute host: RuntimeError, as get_allocation_info()."""
+        """Cores of a compute host."""
         return LSFUtils.get_allocation_info()["cores"]
 
     @staticmethod
     def get_num_gpus():
-        """GPUs of a compute host: RuntimeError, as get_allocation_info()."""
+        """GPUs of a compute host; 0 without an nvidia-smi."""
         return LSFUtils.get_allocation_info()["gpus"]
 
     @staticmethod
     def get_num_threads():
-        """Hardware threads of a core: RuntimeError, as get_allocation_info()."""
+        """Hardware threads of a core."""
         return LSFUtils.get_allocation_info()["threads"]

@@ -1,8 +1,8 @@
 """Small services that answer signed requests over TCP.
 
-A message is a digest, a length and a pickled object. The digest is checked before anything
-is unpickled, so only who has the key can make a service unpickle. The programs of hvd do
-not use this; it is here for programs that import it.
+A message is a length and a pickled object, each behind its digest. The digests are checked
+before memory is taken for the object and before it is unpickled, so only who has the key can
+make a service do either. horovod.run() uses this, and programs that import it.
 """
 
 import queue
@@ -19,7 +19,7 @@ except ImportError:
 from horovod.runner.common.util import secret
 from horovod.runner.util.network import _interfaces, find_port
 
-_LENGTH = struct.Struct("i")
+_LENGTH = struct.Struct("<Q")
 _BLOCK = 65536
 
 
@@ -72,11 +72,7 @@ class Wire:
 
     def write(self, obj, wfile):
         """Send an object."""
-        message = _pickle.dumps(obj)
-        wfile.write(secret.compute_digest(self._key, message))
-        wfile.write(_LENGTH.pack(len(message)))
-        wfile.write(message)
-        wfile.flush()
+        self._write_signed(_pickle.dumps(obj), wfile)
 
     def stream(self, stream, wfile):
         """Send what comes from stream, in blocks, until it ends."""
@@ -84,23 +80,25 @@ class Wire:
             block = stream.read(_BLOCK)
             if not block:
                 break
-            data = block.encode() if isinstance(block, str) else block
-            wfile.write(secret.compute_digest(self._key, data))
-            wfile.write(_LENGTH.pack(len(data)))
-            wfile.write(data)
-            wfile.flush()
-        wfile.write(secret.compute_digest(self._key, b"") + _LENGTH.pack(0))
+            self._write_signed(block.encode() if isinstance(block, str) else block, wfile)
+        self._write_signed(b"", wfile)
+
+    def _write_signed(self, message, wfile):
+        for part in (_LENGTH.pack(len(message)), message):
+            wfile.write(secret.compute_digest(self._key, part))
+            wfile.write(part)
         wfile.flush()
 
-    def _read_signed(self, rfile):
+    def _read_part(self, rfile, count):
         digest = _exactly(rfile, secret.DIGEST_LENGTH)
-        count = _LENGTH.unpack(_exactly(rfile, _LENGTH.size))[0]
-        if count < 0:
-            raise Exception("Security error: a message has no negative length.")
-        message = _exactly(rfile, count)
-        if not secret.check_digest(self._key, message, digest):
+        part = _exactly(rfile, count)
+        if not secret.check_digest(self._key, part, digest):
             raise Exception("Security error: digest did not match the message.")
-        return message
+        return part
+
+    def _read_signed(self, rfile):
+        count = _LENGTH.unpack(self._read_part(rfile, _LENGTH.size))[0]
+        return self._read_part(rfile, count)
 
     def read(self, rfile):
         """Receive an object. Exception when it is not signed with the key."""

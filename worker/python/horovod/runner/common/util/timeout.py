@@ -11,7 +11,7 @@ class TimeoutException(Exception):
 
 
 class Timeout:
-    """Passes timeout seconds after it was made.
+    """Passes timeout seconds after it was made; a pickled one has the rest of them left.
 
     message  text of the exception; {activity} and {timeout} are filled in
     """
@@ -20,6 +20,12 @@ class Timeout:
         self._timeout = timeout
         self._ends = time.monotonic() + timeout
         self._message = message
+
+    def __getstate__(self):
+        return dict(vars(self), _ends=self.remaining())  # clocks of hosts differ
+
+    def __setstate__(self, state):
+        vars(self).update(state, _ends=time.monotonic() + state["_ends"])
 
     def remaining(self):
         """Seconds left, not below 0."""
