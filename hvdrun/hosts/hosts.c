@@ -33,12 +33,32 @@ struct hvi_host *hvi_hosts_find(struct hvi_hosts *h, const char *name, const cha
     return NULL;
 }
 
+static bool valid_name(const char *name)
+{
+    if (*name == '\0' || *name == '-')
+        return false;
+    for (; *name != '\0'; name++)
+        if (!isalnum((unsigned char)*name) && strchr("._-:%", *name) == NULL)
+            return false;
+    return true;
+}
+
+static const char *name_fault(const char *name)
+{
+    return strlen(name) > HVI_HOST_NAME_MAX ? "too long"
+           : !valid_name(name)              ? "bad host name"
+                                            : NULL;
+}
+
 enum hvd_status hvi_hosts_add(struct hvi_hosts *h, const char *name, const char *user,
                               int slots, struct hvi_err *err)
 {
     struct hvi_host *host = hvi_hosts_find(h, name, user);
     struct hvi_host made = {.slots = slots};
+    const char *why = name_fault(name);
 
+    if (why != NULL)
+        return hvi_fail(err, HVD_EINVAL, "%s", why);
     if (host != NULL) { /* each mention without a number counts one */
         host->slots = (host->slots > 0 ? host->slots : 1) + (slots > 0 ? slots : 1);
         return HVD_OK;
@@ -75,23 +95,6 @@ struct entry {
     int slots;
     struct hvi_err room;
 };
-
-static bool valid_name(const char *name)
-{
-    if (*name == '\0' || *name == '-')
-        return false;
-    for (; *name != '\0'; name++)
-        if (!isalnum((unsigned char)*name) && strchr("._-:%", *name) == NULL)
-            return false;
-    return true;
-}
-
-static const char *name_fault(const char *name)
-{
-    return strlen(name) > HVI_HOST_NAME_MAX ? "too long"
-           : !valid_name(name)              ? "bad host name"
-                                            : NULL;
-}
 
 static enum hvd_status refuse(struct entry *e, const char *where, const char *why)
 {
@@ -166,10 +169,7 @@ struct adding {
 static enum hvd_status add_one(void *data, const char *name, struct hvi_err *err)
 {
     struct adding *a = data;
-    const char *why = name_fault(name);
 
-    if (why != NULL)
-        return hvi_fail(err, HVD_EINVAL, "%s", why);
     return hvi_hosts_add(a->hosts, name, a->entry->user, a->entry->slots, err);
 }
 

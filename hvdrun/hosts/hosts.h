@@ -37,7 +37,8 @@ void hvi_hosts_fini(struct hvi_hosts *h);
  * @param user   NULL: none
  * @param slots  0: not said
  *
- * Returns  HVD_OK, HVD_ELIMIT, HVD_ENOMEM.
+ * Returns  HVD_OK; HVD_EINVAL: no name of a host, "bad host name" or "too long";
+ * HVD_ELIMIT, HVD_ENOMEM.
  */
 enum hvd_status hvi_hosts_add(struct hvi_hosts *h, const char *name, const char *user,
                               int slots, struct hvi_err *err);

@@ -267,6 +267,8 @@ Test(alloc, reads_what_flux_says, .timeout = 5)
          "FLUX_URI: 'flux resource R': execution.nodelist: more hosts than ranks" USE},
         {ENV(uri, R("{\"rank\":\"0\",\"children\":{\"core\":\"0-3\"}}", "\"a[1\"")),
          "FLUX_URI: 'flux resource R': execution.nodelist: ']' is missing" USE},
+        {ENV(uri, R("{\"rank\":\"0\",\"children\":{\"core\":\"0-3\"}}", "\"-oX;y\"")),
+         "FLUX_URI: 'flux resource R': execution.nodelist: bad host name" USE},
         {ENV(uri, "flux hostlist local=n[\n"),
          "FLUX_URI: 'flux hostlist local': 'n[' is not a host: ']' is missing" USE},
     };
