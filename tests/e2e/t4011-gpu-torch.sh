@@ -10,7 +10,7 @@ python=$("$HVD_SRC/scripts/python-env.sh" --check torch-debian 2>err) ||
     { echo "no PyTorch: $(tail -n 1 err)"; exit 77; }
 cat >tensors.py <<'PY'
 import ctypes
-import time
+import threading
 
 import torch
 
@@ -91,11 +91,15 @@ def wait(handles, *mode):
 mpi_ops._native.wait = wait
 rank, size = hvd.rank(), hvd.size()
 
-late = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda arg: time.sleep(0.2))
+called = threading.Event()
+in_time = []
+late = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda arg: in_time.append(called.wait(20)))
 cu("cuLaunchHostFunc", ctypes.c_void_p(stream.cuda_stream), late, None)  # a backward pass
 a = tensor([1.0 + rank, 2.0])
 assert hvd.allreduce_(a, op=hvd.Sum, name="a") is a
+called.set()  # it returned while the backward pass ran
 assert values(a) == [size * (size + 1) / 2, 2.0 * size], values(a)
+assert in_time == [True], "allreduce_ has waited for the stream"
 b = tensor([float(rank)] * 5)
 hvd.broadcast_(b, root_rank=size - 1, name="b")
 assert values(b) == [float(size - 1)] * 5
