@@ -214,6 +214,26 @@ static enum hvd_status check_settings(const struct hvi_opts *o, int np,
                        HVI_LEASE_MAX_S, &lease_s, err);
 }
 
+/* As Horovod does with a list that is too short. */
+static void say_affinity(const struct hvi_opts *o, const struct hvi_plan *p)
+{
+    const char *cores = hvi_opts_env(o, "THREAD_AFFINITY");
+    struct hvi_err unused;
+    int most = 0;
+    int n = 0;
+
+    if (cores == NULL ||
+        hvi_opts_cores("--thread-affinity", cores, &n, &unused) != HVD_OK)
+        return;
+    for (size_t h = 0; h < p->nhosts; h++)
+        most = p->host[h].slots > most ? p->host[h].slots : most;
+    if (n < most)
+        fprintf(stderr,
+                "hvdrun: --thread-affinity names %d %s and is ignored on hosts with "
+                "more ranks; one has %d\n",
+                n, n == 1 ? "core" : "cores", most);
+}
+
 static int run(const struct hvi_opts *o)
 {
     struct hvi_err err = {""};
@@ -246,6 +266,7 @@ static int run(const struct hvi_opts *o)
     if (hosts.nignored > 0)
         fprintf(stderr, "hvdrun: %s has no meaning here and is ignored%s\n",
                 hosts.ignored, hosts.nignored > 1 ? ", and so are others" : "");
+    say_affinity(o, &plan);
     find_source(o, &alloc, &source);
     if (o->verbose)
         show_plan(o, source.text, &plan, stderr);
