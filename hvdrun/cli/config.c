@@ -1,6 +1,5 @@
 #include "hvdrun/cli/config.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +8,8 @@
 #include <yaml.h>
 
 #include "hvdrun/cli/optnear.h"
+#include "hvdrun/cli/textfile.h"
 
-#define FILE_MAX_BYTES (1024 * 1024)
 #define DEPTH_MAX 2 /* section: key: value */
 
 /* Where the parser stands. Aliases and anchors are refused: a small file could grow. */
@@ -327,28 +326,14 @@ enum hvd_status hvi_config_parse(const char *name, const char *text, size_t size
 enum hvd_status hvi_config_load(const char *path, struct hvi_opts *o,
                                 struct hvi_err *err)
 {
-    FILE *f = fopen(path, "re");
-    char *text = f != NULL ? malloc(FILE_MAX_BYTES) : NULL;
-    enum hvd_status rc;
+    char *text = NULL;
+    char shown[256];
     size_t n = 0;
+    enum hvd_status rc = hvi_textfile_read("configuration file", path, &text, &n, err);
 
-    if (f == NULL)
-        return hvi_fail(err, HVD_EINVAL, "configuration file %s: %s", path,
-                        strerror(errno));
-    if (text == NULL) {
-        fclose(f);
-        return hvi_fail(err, HVD_ENOMEM, "out of memory");
-    }
-    n = fread(text, 1, FILE_MAX_BYTES, f);
-    if (ferror(f))
-        rc = hvi_fail(err, HVD_EINVAL, "configuration file %s: %s", path,
-                      strerror(errno));
-    else if (n == FILE_MAX_BYTES)
-        rc =
-            hvi_fail(err, HVD_EINVAL, "configuration file %s: larger than 1 MiB", path);
-    else
-        rc = hvi_config_parse(path, text, n, o, err);
-    fclose(f);
+    hvi_escape(shown, sizeof shown, path, strlen(path));
+    if (rc == HVD_OK)
+        rc = hvi_config_parse(shown, text, n, o, err);
     free(text);
     return rc;
 }
