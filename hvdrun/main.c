@@ -36,7 +36,9 @@ static enum hvd_status load_hosts(const struct hvi_opts *o, struct hvi_hosts *ho
     char own[HVI_HOST_NAME_MAX + 1] = "";
     enum hvd_status rc = HVD_OK;
 
-    if (o->hosts != NULL && o->hosts[0] == '@')
+    if (o->hosts != NULL && strcmp(o->hosts, "@") == 0)
+        rc = hvi_fail(err, HVD_EINVAL, "-H @: the name of a host file goes behind it");
+    else if (o->hosts != NULL && o->hosts[0] == '@')
         rc = hvi_hosts_load(hosts, o->hosts + 1, err);
     else if (o->hosts != NULL)
         rc = hvi_hosts_parse(hosts, o->hosts, err);
@@ -63,6 +65,8 @@ struct source {
 static void find_source(const struct hvi_opts *o, const struct hvi_alloc *a,
                         struct source *s)
 {
+    char shown[256];
+
     if (o->hosts != NULL && o->hosts[0] != '@') {
         s->kind = "command-line";
         s->from = "-H";
@@ -70,7 +74,8 @@ static void find_source(const struct hvi_opts *o, const struct hvi_alloc *a,
     } else if (o->hosts != NULL || o->hostfile != NULL) {
         s->kind = "host-file";
         s->from = o->hosts != NULL ? o->hosts + 1 : o->hostfile;
-        snprintf(s->text, sizeof s->text, "from the host file %s", s->from);
+        snprintf(s->text, sizeof s->text, "from the host file %s",
+                 hvi_escape(shown, sizeof shown, s->from, strlen(s->from)));
     } else if (a->key != NULL) {
         s->kind = a->key;
         s->from = a->from;
@@ -214,6 +219,26 @@ static enum hvd_status check_settings(const struct hvi_opts *o, int np,
                        HVI_LEASE_MAX_S, &lease_s, err);
 }
 
+/* As Horovod does with a list that is too short. */
+static void say_affinity(const struct hvi_opts *o, const struct hvi_plan *p)
+{
+    const char *cores = hvi_opts_env(o, "THREAD_AFFINITY");
+    struct hvi_err unused;
+    int most = 0;
+    int n = 0;
+
+    if (cores == NULL ||
+        hvi_opts_cores("--thread-affinity", cores, &n, &unused) != HVD_OK)
+        return;
+    for (size_t h = 0; h < p->nhosts; h++)
+        most = p->host[h].slots > most ? p->host[h].slots : most;
+    if (n < most)
+        fprintf(stderr,
+                "hvdrun: --thread-affinity names %d %s and is ignored on hosts with "
+                "more ranks; one has %d\n",
+                n, n == 1 ? "core" : "cores", most);
+}
+
 static int run(const struct hvi_opts *o)
 {
     struct hvi_err err = {""};
@@ -246,6 +271,7 @@ static int run(const struct hvi_opts *o)
     if (hosts.nignored > 0)
         fprintf(stderr, "hvdrun: %s has no meaning here and is ignored%s\n",
                 hosts.ignored, hosts.nignored > 1 ? ", and so are others" : "");
+    say_affinity(o, &plan);
     find_source(o, &alloc, &source);
     if (o->verbose)
         show_plan(o, source.text, &plan, stderr);

@@ -1,6 +1,5 @@
 #include "hvdrun/cli/config.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +7,9 @@
 
 #include <yaml.h>
 
-#define FILE_MAX_BYTES (1024 * 1024)
+#include "hvdrun/cli/optnear.h"
+#include "hvdrun/cli/textfile.h"
+
 #define DEPTH_MAX 2 /* section: key: value */
 
 /* Where the parser stands. Aliases and anchors are refused: a small file could grow. */
@@ -64,6 +65,7 @@ static enum hvd_status use(struct walk *w, const yaml_event_t *e,
 {
     bool inverse = row->config[0] == '!';
     struct hvi_err why = {""};
+    char shown[64];
     enum hvd_status rc;
     bool on;
 
@@ -71,7 +73,8 @@ static enum hvd_status use(struct walk *w, const yaml_event_t *e,
         return HVD_OK;
     if (row->arg == HVI_ARG_NONE) {
         if (!is_yes(value) && !is_no(value))
-            return at(w, e, err, "'%s' is neither true nor false", value);
+            return at(w, e, err, "'%s' is neither true nor false",
+                      hvi_escape(shown, sizeof shown, value, strlen(value)));
         on = is_yes(value) != inverse;
         if (!on)
             return HVD_OK;
@@ -83,29 +86,132 @@ static enum hvd_status use(struct walk *w, const yaml_event_t *e,
     return rc == HVD_OK ? rc : at(w, e, err, "%s", why.text);
 }
 
+/* The name of a row's key, without the '!'. */
+static const char *key_of(const struct hvi_opt *row)
+{
+    return row->config == NULL ? "" : row->config + (row->config[0] == '!');
+}
+
+static bool is_section(const char *name)
+{
+    size_t n = strlen(name);
+
+    for (size_t i = 0; i < hvi_opt_count; i++)
+        if (strncmp(key_of(&hvi_opt_table[i]), name, n) == 0 &&
+            key_of(&hvi_opt_table[i])[n] == '.')
+            return true;
+    return false;
+}
+
+/* The section or key that was meant by a word of this section ("": the top); "": none. */
+static void nearest(const char *section, const char *word, char *out, size_t cap)
+{
+    const char *top = section[0] == '\0' ? word : "";
+    int best = HVI_OPT_FAR;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < hvi_opt_count; i++) {
+        const char *key = key_of(&hvi_opt_table[i]);
+        size_t n = strcspn(key, ".");
+        char name[64];
+        int far;
+
+        if (key[n] == '\0')
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)n, key);
+        far = hvi_opt_farness(top, strlen(top), name);
+        if (far < best) {
+            best = far;
+            snprintf(out, cap, "%s", name);
+        }
+        far = hvi_opt_farness(word, strlen(word), key + n + 1);
+        if (far < best) {
+            best = far;
+            snprintf(out, cap, "%s", key);
+        }
+    }
+}
+
+static enum hvd_status unknown(const struct walk *w, const yaml_event_t *e,
+                               struct hvi_err *err)
+{
+    char near[64], shown[160], key[80];
+
+    hvi_escape(key, sizeof key, w->key, strlen(w->key));
+    snprintf(shown, sizeof shown, "%s%s%s", w->section,
+             w->section[0] != '\0' ? "." : "", key);
+    nearest(w->section, w->key, near, sizeof near);
+    if (near[0] == '\0')
+        return at(w, e, err, "unknown key '%s'", shown);
+    return hvi_fail(err, HVD_EINVAL, "%s:%zu: unknown key '%s'; did you mean %s?",
+                    w->name, e->start_mark.line + 1, shown, near);
+}
+
+/* Of Horovod's two controllers neither is here: said as for --gloo and --mpi. */
+static enum hvd_status controller(struct walk *w, const yaml_event_t *e,
+                                  const char *value, struct hvi_err *err)
+{
+    char shown[64];
+
+    if (strcmp(value, "gloo") != 0 && strcmp(value, "mpi") != 0)
+        return at(w, e, err, "controller: '%s' is neither gloo nor mpi",
+                  hvi_escape(shown, sizeof shown, value, strlen(value)));
+    for (size_t i = 0; i < hvi_opt_count; i++)
+        if (strcmp(hvi_opt_table[i].name, value) == 0)
+            return w->line->given[i]
+                       ? HVD_OK
+                       : hvi_opts_apply(w->o, &hvi_opt_table[i], NULL, err);
+    return HVD_OK;
+}
+
+static bool is_null(const yaml_event_t *e)
+{
+    const char *v = (const char *)e->data.scalar.value;
+
+    return e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           (v[0] == '\0' || strcmp(v, "~") == 0 || strcasecmp(v, "null") == 0);
+}
+
+/* What stands at the top: sections, and the controller. */
+static enum hvd_status assign_top(struct walk *w, const yaml_event_t *e,
+                                  const char *value, struct hvi_err *err)
+{
+    bool is_controller = strcmp(w->key, "controller") == 0;
+
+    if (!is_controller && !is_section(w->key))
+        return unknown(w, e, err);
+    if (is_null(e)) /* "section:" with nothing in it */
+        return HVD_OK;
+    if (is_controller)
+        return controller(w, e, value, err);
+    return at(w, e, err, "'%s' is a section: its keys stand below it, indented",
+              w->key);
+}
+
+/* A key without a value leaves everything as it is. */
 static enum hvd_status assign(struct walk *w, const yaml_event_t *e, const char *value,
                               struct hvi_err *err)
 {
     char full[160];
     bool known = false;
 
-    snprintf(full, sizeof full, "%s%s%s", w->section, w->section[0] != '\0' ? "." : "",
-             w->key);
-    if (strcmp(full, "controller") == 0) /* gloo or mpi: there is one here */
-        return HVD_OK;
+    if (w->depth == 1)
+        return assign_top(w, e, value, err);
+    snprintf(full, sizeof full, "%s.%s", w->section, w->key);
     for (size_t i = 0; i < hvi_opt_count; i++) {
         const struct hvi_opt *row = &hvi_opt_table[i];
         enum hvd_status rc;
 
-        if (row->config == NULL ||
-            strcmp(row->config + (row->config[0] == '!'), full) != 0)
+        if (strcmp(key_of(row), full) != 0)
             continue;
         known = true;
+        if (is_null(e))
+            continue;
         rc = use(w, e, row, value, err);
         if (rc != HVD_OK)
             return rc;
     }
-    return known ? HVD_OK : at(w, e, err, "unknown key '%s'", full);
+    return known ? HVD_OK : unknown(w, e, err);
 }
 
 static enum hvd_status scalar(struct walk *w, const yaml_event_t *e,
@@ -129,9 +235,28 @@ static enum hvd_status scalar(struct walk *w, const yaml_event_t *e,
         return HVD_OK;
     }
     w->have_key = false;
-    if (w->depth == 1 && e->data.scalar.length == 0) /* "section:" with nothing in it */
-        return HVD_OK;
     return assign(w, e, value, err);
+}
+
+static enum hvd_status begin_mapping(struct walk *w, const yaml_event_t *e,
+                                     struct hvi_err *err)
+{
+    char shown[80];
+
+    if (e->data.mapping_start.anchor != NULL)
+        return at(w, e, err, "anchors are not allowed%s", "");
+    if (w->depth > 0 && !w->have_key)
+        return at(w, e, err, "a mapping is not a key%s", "");
+    hvi_escape(shown, sizeof shown, w->key, strlen(w->key));
+    if (w->depth == DEPTH_MAX || (w->depth == 1 && strcmp(w->key, "controller") == 0))
+        return at(w, e, err, "'%s' has one value, not a mapping", shown);
+    if (w->depth == 1 && !is_section(w->key))
+        return unknown(w, e, err);
+    if (w->depth == 1)
+        memcpy(w->section, w->key, sizeof w->section);
+    w->depth++;
+    w->have_key = false;
+    return HVD_OK;
 }
 
 static enum hvd_status step(struct walk *w, const yaml_event_t *e, struct hvi_err *err)
@@ -140,15 +265,7 @@ static enum hvd_status step(struct walk *w, const yaml_event_t *e, struct hvi_er
     case YAML_SCALAR_EVENT:
         return scalar(w, e, err);
     case YAML_MAPPING_START_EVENT:
-        if (w->depth == DEPTH_MAX)
-            return at(w, e, err, "'%s' has one value, not a mapping", w->key);
-        if (e->data.mapping_start.anchor != NULL)
-            return at(w, e, err, "anchors are not allowed%s", "");
-        if (w->depth == 1)
-            memcpy(w->section, w->key, sizeof w->section);
-        w->depth++;
-        w->have_key = false;
-        return HVD_OK;
+        return begin_mapping(w, e, err);
     case YAML_MAPPING_END_EVENT:
         w->depth--;
         w->section[0] = '\0';
@@ -209,28 +326,14 @@ enum hvd_status hvi_config_parse(const char *name, const char *text, size_t size
 enum hvd_status hvi_config_load(const char *path, struct hvi_opts *o,
                                 struct hvi_err *err)
 {
-    FILE *f = fopen(path, "re");
-    char *text = f != NULL ? malloc(FILE_MAX_BYTES) : NULL;
-    enum hvd_status rc;
+    char *text = NULL;
+    char shown[256];
     size_t n = 0;
+    enum hvd_status rc = hvi_textfile_read("configuration file", path, &text, &n, err);
 
-    if (f == NULL)
-        return hvi_fail(err, HVD_EINVAL, "configuration file %s: %s", path,
-                        strerror(errno));
-    if (text == NULL) {
-        fclose(f);
-        return hvi_fail(err, HVD_ENOMEM, "out of memory");
-    }
-    n = fread(text, 1, FILE_MAX_BYTES, f);
-    if (ferror(f))
-        rc = hvi_fail(err, HVD_EINVAL, "configuration file %s: %s", path,
-                      strerror(errno));
-    else if (n == FILE_MAX_BYTES)
-        rc =
-            hvi_fail(err, HVD_EINVAL, "configuration file %s: larger than 1 MiB", path);
-    else
-        rc = hvi_config_parse(path, text, n, o, err);
-    fclose(f);
+    hvi_escape(shown, sizeof shown, path, strlen(path));
+    if (rc == HVD_OK)
+        rc = hvi_config_parse(shown, text, n, o, err);
     free(text);
     return rc;
 }

@@ -39,13 +39,12 @@ static int distance(const char *a, size_t na, const char *b, size_t nb)
     return last[nb];
 }
 
-/* Of a hundred: the smaller the nearer. A name whose beginning was written is near. */
-static int farness(const char *word, size_t n, const char *name)
+int hvi_opt_farness(const char *word, size_t n, const char *name)
 {
     size_t size = strlen(name);
     int far;
 
-    if (size > WORD_MAX)
+    if (size > WORD_MAX || n > WORD_MAX || n < 2)
         return 100;
     far = 100 * distance(word, n, name, size) / (int)(n > size ? n : size);
     if (n >= 3 && n < size && strncmp(word, name, n) == 0)
@@ -58,7 +57,7 @@ const char *hvi_opt_near(const char *word, char *out, size_t cap)
     size_t dashes = strspn(word, "-");
     const char *text = word + dashes;
     size_t n = strcspn(text, "=");
-    int best = 41; /* two letters of five may be wrong */
+    int best = HVI_OPT_FAR;
     const char *found = NULL;
     bool single = false;
 
@@ -69,7 +68,7 @@ const char *hvi_opt_near(const char *word, char *out, size_t cap)
         const char *names[3] = {o->name, o->also, o->single};
 
         for (int k = 0; k < 3; k++) {
-            int far = names[k] != NULL ? farness(text, n, names[k]) : 100;
+            int far = names[k] != NULL ? hvi_opt_farness(text, n, names[k]) : 100;
 
             /* of two that are equally near, the one in the texts */
             if (far < best || (far == best && found == NULL)) {

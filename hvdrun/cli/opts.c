@@ -326,12 +326,13 @@ static enum hvd_status take_x(struct hvi_opts *o, const char *value,
 {
     const char *eq = strchr(value, '=');
     size_t n = eq != NULL ? (size_t)(eq - value) : strlen(value);
+    char shown[64];
     char *name;
     enum hvd_status rc = HVD_OK;
 
     if (n == 0)
-        return hvi_fail(err, HVD_EINVAL, "-x: '%.40s' has no name before the '='",
-                        value);
+        return hvi_fail(err, HVD_EINVAL, "-x: '%s' has no name before the '='",
+                        hvi_escape(shown, sizeof shown, value, strlen(value)));
     name = strndup(value, n);
     if (name == NULL)
         return no_memory(err);
@@ -342,7 +343,7 @@ static enum hvd_status take_x(struct hvi_opts *o, const char *value,
     else if (getenv(name) == NULL)
         rc = add_note(o, err,
                       "-x %s: not set in this environment; nothing is passed on%s",
-                      name, "");
+                      hvi_escape(shown, sizeof shown, name, n), "");
     else
         rc = hvi_opts_setenv(o, name, getenv(name), err);
     free(name);
@@ -409,6 +410,29 @@ static enum hvd_status take_port_range(struct hvi_opts *o, const char *what,
     enum hvd_status rc = take_ports(what, value, &first, &last, err);
 
     return rc == HVD_OK ? hvi_opts_setenv(o, "HVD_PORT_RANGE", value, err) : rc;
+}
+
+enum hvd_status hvi_opts_cores(const char *what, const char *list, int *out_n,
+                               struct hvi_err *err)
+{
+    char shown[64];
+    int n = 1;
+
+    for (const char *at = list; *at != '\0'; at++) {
+        size_t digits = strspn(at, "0123456789");
+
+        if (digits == 0 || digits > 4 || (at[digits] != '\0' && at[digits] != ',') ||
+            (at[digits] == ',' && at[digits + 1] == '\0'))
+            return hvi_fail(err, HVD_EINVAL, "%s: '%s' is not a list of cores (0,2,4)",
+                            what, hvi_escape(shown, sizeof shown, list, strlen(list)));
+        at += digits;
+        if (*at == '\0')
+            break;
+        n++;
+    }
+    if (out_n != NULL)
+        *out_n = n;
+    return HVD_OK;
 }
 
 static enum hvd_status take_debugger(struct hvi_opts *o, const char *value,
@@ -542,6 +566,8 @@ static enum hvd_status act(struct hvi_opts *o, const struct hvi_opt *row,
                         "%s: not yet: elastic jobs are not supported in this version; "
                         "give a fixed size with -np, and hosts with -H",
                         what);
+    case HVI_OPT_AFFINITY:
+        return hvi_opts_cores(what, value, NULL, err);
     case HVI_OPT_TCP:
         return hvi_opts_setenv(o, "NCCL_IB_DISABLE", "1", err);
     case HVI_OPT_HELP:

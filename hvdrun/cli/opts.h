@@ -102,6 +102,11 @@ enum hvd_status hvi_opts_parse(int argc, char **argv, struct hvi_opts *out,
                                struct hvi_err *err);
 void hvi_opts_fini(struct hvi_opts *o);
 
+/** How many cores a list like "0,2,4" has. out_n: may be NULL. HVD_EINVAL: it is none,
+ *  worded. */
+enum hvd_status hvi_opts_cores(const char *what, const char *list, int *out_n,
+                               struct hvi_err *err);
+
 /** One option by its row, as if it stood on the line (also for --config-file). value:
  * NULL where it takes none. */
 enum hvd_status hvi_opts_apply(struct hvi_opts *o, const struct hvi_opt *row,

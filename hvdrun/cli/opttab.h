@@ -83,6 +83,7 @@ enum hvi_opt_id {
     HVI_OPT_WAIT_DEBUGGER,
     HVI_OPT_NOT_YET, /* elastic jobs: refused, in one line */
     HVI_OPT_NO_STALL,
+    HVI_OPT_AFFINITY,
     HVI_OPT_TCP,
     HVI_OPT_HELP,
     HVI_OPT_VERSION,

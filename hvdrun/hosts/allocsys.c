@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "hvdrun/cli/textfile.h"
 #include "hvdrun/hosts/alloc.h"
 #include "hvdrun/job/proc.h"
 #include "proto/base/clock.h"
@@ -24,7 +25,7 @@ static enum hvd_status here_read(void *data, const char *path, char **text,
                                  size_t *size_bytes, struct hvi_err *err)
 {
     (void)data;
-    return hvi_hosts_read(path, text, size_bytes, err);
+    return hvi_textfile_read("host file", path, text, size_bytes, err);
 }
 
 /* Reads to the end; false: too late, too much, or an error. */

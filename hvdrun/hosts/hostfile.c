@@ -4,15 +4,16 @@
  * slots. The first error ends it, worded with file, line and column.
  */
 #include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
+#include "hvdrun/cli/optnear.h"
+#include "hvdrun/cli/textfile.h"
 #include "hvdrun/hosts/hosts.h"
 #include "proto/base/env.h"
 
-#define FILE_MAX_BYTES (1024 * 1024)
 #define BLANKS " \t\r\v\f"
 
 /* One line. Words are cut out of it by zeros. */
@@ -80,6 +81,13 @@ static void ignore(struct line *l, const char *key, const char *value)
                  hvi_escape(shown, sizeof shown, full, strlen(full)));
 }
 
+/* "slot=4", "Slots=4": not to be ignored. */
+static bool meant_for(const char *key, const char *word)
+{
+    return strcasecmp(key, word) == 0 ||
+           hvi_opt_farness(key, strlen(key), word) < HVI_OPT_FAR;
+}
+
 /* KEY=VALUE; p: behind the '='. */
 static enum hvd_status setting(struct line *l, char *key, char **p, struct hvi_err *err)
 {
@@ -87,6 +95,7 @@ static enum hvd_status setting(struct line *l, char *key, char **p, struct hvi_e
     static const char *const most[] = {"max_slots", "max-slots", NULL};
     static const char *const user[] = {"user", "username", "user_name", NULL};
     char *value = take_value(p);
+    char shown[64];
 
     l->at = value;
     if (one_of(key, slots))
@@ -97,10 +106,16 @@ static enum hvd_status setting(struct line *l, char *key, char **p, struct hvi_e
         l->at = key;
         return hvi_fail(err, HVD_EINVAL, "a setting is KEY=VALUE, as slots=4");
     }
-    if (one_of(key, user))
+    if (one_of(key, user)) {
         l->user = value;
-    else
+    } else if (meant_for(key, slots[0]) || meant_for(key, most[0])) {
+        l->at = key;
+        return hvi_fail(err, HVD_EINVAL, "'%s=' is not known; did you mean %s=?",
+                        hvi_escape(shown, sizeof shown, key, strlen(key)),
+                        meant_for(key, slots[0]) ? slots[0] : most[0]);
+    } else {
         ignore(l, key, value);
+    }
     return HVD_OK;
 }
 
@@ -204,54 +219,19 @@ enum hvd_status hvi_hosts_parse_file(struct hvi_hosts *h, const char *name,
     return rc;
 }
 
-enum hvd_status hvi_hosts_read(const char *path, char **text, size_t *size_bytes,
-                               struct hvi_err *err)
-{
-    enum hvd_status rc = HVD_OK;
-    char *room = NULL;
-    size_t n = 0;
-    FILE *f = fopen(path, "re");
-
-    if (f == NULL) {
-        rc = hvi_fail(err, HVD_EINVAL, "host file %s: %s", path, strerror(errno));
-        goto done;
-    }
-    room = malloc(FILE_MAX_BYTES);
-    if (room == NULL) {
-        rc = hvi_fail(err, HVD_ENOMEM, "host file %s: out of memory", path);
-        goto done;
-    }
-    n = fread(room, 1, FILE_MAX_BYTES, f);
-    if (ferror(f)) {
-        rc = hvi_fail(err, HVD_EINVAL, "host file %s: %s", path, strerror(errno));
-        goto done;
-    }
-    if (n == FILE_MAX_BYTES) {
-        rc = hvi_fail(err, HVD_EINVAL, "host file %s: larger than 1 MiB", path);
-        goto done;
-    }
-    room[n] = '\0';
-    *text = room;
-    *size_bytes = n;
-    room = NULL;
-done:
-    free(room);
-    if (f != NULL)
-        fclose(f);
-    return rc;
-}
-
 enum hvd_status hvi_hosts_load(struct hvi_hosts *h, const char *path,
                                struct hvi_err *err)
 {
     char *text = NULL;
+    char shown[256];
     size_t n = 0;
-    enum hvd_status rc = hvi_hosts_read(path, &text, &n, err);
+    enum hvd_status rc = hvi_textfile_read("host file", path, &text, &n, err);
 
+    hvi_escape(shown, sizeof shown, path, strlen(path));
     if (rc == HVD_OK)
-        rc = hvi_hosts_parse_file(h, path, text, n, err);
+        rc = hvi_hosts_parse_file(h, shown, text, n, err);
     if (rc == HVD_OK && h->n == 0)
-        rc = hvi_fail(err, HVD_EINVAL, "host file %s: names no host", path);
+        rc = hvi_fail(err, HVD_EINVAL, "host file %s: names no host", shown);
     free(text);
     return rc;
 }

@@ -231,9 +231,15 @@ enum hvd_status hvi_hosts_parse_at(struct hvi_hosts *h, const char *text, size_t
 enum hvd_status hvi_hosts_parse(struct hvi_hosts *h, const char *text,
                                 struct hvi_err *err)
 {
+    struct hvi_err why = {""};
+    char shown[64];
     size_t at = 0;
+    enum hvd_status rc = hvi_hosts_parse_at(h, text, &at, &why);
 
-    return hvi_hosts_parse_at(h, text, &at, err);
+    if (rc == HVD_OK || why.text[0] == '\'') /* it names the entry itself */
+        return rc == HVD_OK ? rc : hvi_fail(err, rc, "%s", why.text);
+    return hvi_fail(err, rc, "'%s': %s",
+                    hvi_escape(shown, sizeof shown, text, strlen(text)), why.text);
 }
 
 bool hvi_host_is_local(const char *name, const char *own_name)

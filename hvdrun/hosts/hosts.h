@@ -78,10 +78,6 @@ enum hvd_status hvi_hosts_parse_file(struct hvi_hosts *h, const char *name,
                                      const char *text, size_t size_bytes,
                                      struct hvi_err *err);
 
-/** The text of a host file, heap, with a zero behind it. HVD_EINVAL: it cannot be read, or
- * is larger than 1 MiB. HVD_ENOMEM. */
-enum hvd_status hvi_hosts_read(const char *path, char **text, size_t *size_bytes,
-                               struct hvi_err *err);
 /** Reads a host file from disk. HVD_EINVAL also when it cannot be read. */
 enum hvd_status hvi_hosts_load(struct hvi_hosts *h, const char *path,
                                struct hvi_err *err);

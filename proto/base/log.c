@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "proto/base/env.h"
 
 #define MAX_RULES 16
 
@@ -21,6 +24,7 @@ static struct {
     _Atomic int nrules;
     struct rule rules[MAX_RULES];
     _Atomic int rank;
+    _Atomic int timed;
 } g = {.program = "hvd", .rank = -1};
 
 static const char *const level_names[] = {"off",  "error", "warn",
@@ -64,7 +68,11 @@ static void parse_item(const char *item, size_t n)
 void hvi_log_setup(const char *program, enum hvi_log_level default_level)
 {
     const char *text = getenv("HVD_LOG");
+    struct hvi_err unused;
+    int hide = 1;
 
+    (void)hvi_env_bool("LOG_HIDE_TIME", 1, &hide, &unused);
+    atomic_store(&g.timed, !hide);
     if (text == NULL || text[0] == '\0')
         text = getenv("HOROVOD_LOG_LEVEL");
     g.program = program;
@@ -93,16 +101,30 @@ int hvi_log_wants(enum hvi_log_level level, const char *subsystem)
     return (int)level <= atomic_load_explicit(&g.level, memory_order_relaxed);
 }
 
+/* "2026-12-03 00:01:02.123456 ", of the wall clock here; "": not asked for. */
+static int put_time(char *line, size_t cap)
+{
+    struct timespec now;
+    struct tm tm;
+    size_t n;
+
+    if (!atomic_load(&g.timed) || clock_gettime(CLOCK_REALTIME, &now) != 0 ||
+        localtime_r(&now.tv_sec, &tm) == NULL)
+        return 0;
+    n = strftime(line, cap, "%Y-%m-%d %H:%M:%S", &tm);
+    return (int)n + snprintf(line + n, cap - n, ".%06ld ", now.tv_nsec / 1000);
+}
+
 void hvi_log_write(enum hvi_log_level level, const char *subsystem, const char *fmt,
                    ...)
 {
     char line[2048];
     int rank = atomic_load(&g.rank);
-    int n;
+    int n = put_time(line, 64);
     va_list ap;
 
-    n = snprintf(line, sizeof line, "%s: %s %s: ", g.program, level_names[level],
-                 subsystem);
+    n += snprintf(line + n, sizeof line - (size_t)n, "%s: %s %s: ", g.program,
+                  level_names[level], subsystem);
     if (rank >= 0)
         n += snprintf(line + n, sizeof line - (size_t)n, "rank=%d ", rank);
     va_start(ap, fmt);

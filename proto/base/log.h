@@ -1,7 +1,8 @@
 /**
  * One event, one line: `hvd: LEVEL subsystem: [rank N] key=value ...`. Selected by
  * HVD_LOG, for example HVD_LOG=info,link:debug (else HOROVOD_LOG_LEVEL). Default: warn
- * in the programs, off in libhvd. Lines go to stderr. Any thread.
+ * in the programs, off in libhvd. HVD_LOG_HIDE_TIME=0 (or HOROVOD_...) puts the time
+ * before each line. Lines go to stderr. Any thread.
  */
 #ifndef HVI_BASE_LOG_H
 #define HVI_BASE_LOG_H

@@ -32,14 +32,33 @@ bad 2 "-np: 99999999999999999999 is out of range" -np 99999999999999999999 true
 bad 2 "-np: 5000 is out of range" -np 5000 true
 bad 2 "option '-np' needs an argument" -np
 bad 2 "-np 4 needs 4 slots, hosts offer 2 \(localhost:2\)" -np 4 -H localhost:2 true
-bad 2 "number of slots: '' is not" -np 2 -H localhost: true
-bad 2 "number of slots: 0 is out of range" -np 2 -H localhost:0 true
+bad 2 "'localhost:': number of slots: '' is not" -np 2 -H localhost: true
+bad 2 "'localhost:0': number of slots: 0 is out of range" -np 2 -H localhost:0 true
+bad 2 "-H @: the name of a host file goes behind it" -H @ true
 bad 2 "'' is not a host" -np 2 -H localhost,,localhost true
 bad 2 "'a b' is not a host" -np 2 -H 'a b' true
 bad 2 "-H and --hostfile exclude each other" -np 2 -H localhost --hostfile x true
 bad 2 "host file /nonexistent: No such file" --hostfile /nonexistent true
 printf 'localhost\nlocalhost slots=x\n' >hosts
 bad 2 "hosts:2:17: number of slots: 'x'" --hostfile hosts true
+for key in slot Slots solts max-slot; do
+    echo "localhost $key=2" >hosts
+    bad 2 "hosts:1:11: '$key=' is not known; did you mean (max_)?slots=\?" --hostfile hosts true
+done
+printf 'localhost slots=x\n' >$'two\nlines'
+bad 2 'two\\x0alines:1:17: number of slots' --hostfile $'two\nlines' true
+bad 2 'host file no\\x0afile: No such file' --hostfile $'no\nfile' true
+bad 2 'configuration file no\\x0afile: No such file' --config-file $'no\nfile' true
+bad 2 'two\\x0alines:1: ' --config-file $'two\nlines' true
+bad 2 'hosts/..: Not a directory|host file hosts/..: Not a directory' --hostfile hosts/.. true
+run hvdrun --dry-run --hostfile <(sleep 0.2; echo localhost:3) true
+expect_status 0
+expect_line out 'localhost: ranks 0-2'
+mkfifo late
+(sleep 0.3; echo localhost:5 >late) & # who writes comes later than who reads
+run hvdrun --dry-run --hostfile late true
+expect_status 0
+expect_line out 'localhost: ranks 0-4'
 bad 2 "--stdin: 'sometimes' is not one of: 0 all none" --stdin sometimes true
 bad 2 "--timeout: 'soon' is not a time" --timeout soon true
 bad 2 "--fusion-threshold-mb: -1 is out of range" --fusion-threshold-mb=-1 true

@@ -57,7 +57,59 @@ expect_line err '^hvdrun: --autotune has no effect'
 line '--hierarchical-allreduce --torus-allreduce --num-nccl-streams 2' NUM_NCCL_STREAMS=2
 expect_line err '^hvdrun: --hierarchical-allreduce has no effect: .* on GPUs by NCCL'
 expect_line err '^hvdrun: --num-nccl-streams has no effect: NCCL chooses its channels itself'
+line '--gloo-timeout-seconds 60'
+expect_line err '^hvdrun: --gloo-timeout-seconds has no effect: '
 HOROVOD_CACHE_CAPACITY=7 line '--cache-capacity 9' CACHE_CAPACITY=9
+cat >threads.c <<'END'
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <hvd/hvd.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* How many threads may use nothing but the core that argv[1] names */
+int main(int argc, char **argv)
+{
+    struct dirent *e;
+    DIR *d;
+    int n = 0, bound = 0;
+
+    if (argc != 2 || hvd_init(NULL) != HVD_OK) {
+        fprintf(stderr, "%s\n", hvd_last_error());
+        return 1;
+    }
+    d = opendir("/proc/self/task");
+    while ((e = readdir(d)) != NULL) {
+        cpu_set_t set;
+
+        if (atoi(e->d_name) == 0)
+            continue;
+        sched_getaffinity(atoi(e->d_name), sizeof set, &set);
+        n++;
+        bound += CPU_COUNT(&set) == 1 && CPU_ISSET((size_t)atoi(argv[1]), &set);
+    }
+    printf("%d of %d threads on that core\n", bound, n);
+    return hvd_shutdown() != HVD_OK;
+}
+END
+compile threads.c threads
+core=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status)
+run hvdrun -np 1 --thread-affinity "$core" ./threads "$core"
+expect_status 0
+[ "$(nproc)" = 1 ] || expect_line out '2 of 3 threads on that core$'
+run hvdrun -np 2 --thread-affinity "$core" ./threads "$core"
+expect_status 0
+[ "$(nproc)" = 1 ] || expect_line out '0 of 3 threads on that core$' # a list too short
+expect_line err '^hvdrun: --thread-affinity names 1 core and is ignored on hosts with more ranks; one has 2$'
+run hvdrun -np 2 --thread-affinity "$core,$core" ./threads "$core"
+[ "$(nproc)" = 1 ] || [ "$(grep -c '2 of 3 threads on that core$' out)" = 2 ] || die "--thread-affinity, a core a rank"
+run hvdrun -np 1 --thread-affinity 0, ./threads 0
+expect_status 2
+expect_line err "^hvdrun: --thread-affinity: '0,' is not a list of cores"
+run hvdrun -np 1 --thread-affinity 1023 ./threads 0
+expect_status 1
+expect_line err 'HVD_THREAD_AFFINITY .*: core 1023: Invalid argument'
 echo "ok horovodrun's flags"
 
 cat >config.yaml <<'END'

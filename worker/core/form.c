@@ -22,6 +22,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/env.h"
 #include "proto/base/log.h"
+#include "worker/core/affinity.h"
 #include "worker/core/ctx.h"
 #include "worker/core/datalink.h"
 #include "worker/core/launched.h"
@@ -569,8 +570,12 @@ static enum hvd_status start_threads(struct hvi_ctx *c, struct hvi_err *err)
 {
     sigset_t all;
     sigset_t old;
-    enum hvd_status rc;
+    int core = -1;
+    enum hvd_status rc = hvi_affinity_core(hvi_env("THREAD_AFFINITY"), c->local_rank,
+                                           c->local_size, &core, err);
 
+    if (rc != HVD_OK)
+        return rc;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     rc = start_thread(&c->exec_thread, hvi_engine_thread, c, "hvd-engine", err);
@@ -580,6 +585,10 @@ static enum hvd_status start_threads(struct hvi_ctx *c, struct hvi_err *err)
         c->link_running = rc == HVD_OK;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc == HVD_OK)
+        rc = hvi_affinity_bind(c->exec_thread, core, err);
+    if (rc == HVD_OK && c->link_running)
+        rc = hvi_affinity_bind(c->link_thread, core, err);
     return rc;
 }
 

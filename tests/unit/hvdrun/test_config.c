@@ -71,7 +71,7 @@ Test(config, every_key_of_horovods_file_sets_its_variable, .timeout = 5)
                                           {"CACHE_CAPACITY", "100"},
                                           {"HIERARCHICAL_ALLREDUCE", "1"},
                                           {"HIERARCHICAL_ALLGATHER", "1"},
-                                          {"TORUS_ALLREDUCE", "(unset)"},
+                                          {"TORUS_ALLREDUCE", "0"},
                                           {"AUTOTUNE", "1"},
                                           {"AUTOTUNE_LOG", "log.csv"},
                                           {"AUTOTUNE_WARMUP_SAMPLES", "1"},
@@ -136,6 +136,77 @@ Test(config, empty_files_and_sections_are_fine, .timeout = 5)
     }
 }
 
+Test(config, a_key_without_a_value_leaves_everything_as_it_is, .timeout = 5)
+{
+    static const char *const words[] = {"", "~", "null", "NULL"};
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        char text[200];
+
+        snprintf(text, sizeof text,
+                 "controller: %s\ntimeline:\n  filename: %s\n  mark_cycles: %s\n"
+                 "params: %s\nlogging:\n  level: %s\n",
+                 words[i], words[i], words[i], words[i], words[i]);
+        begin(NULL, NULL);
+        cr_assert_eq(use(text), HVD_OK, "%s: %s", words[i], err.text);
+        cr_assert_eq(opts.nenv, 0u);
+        hvi_opts_fini(&opts);
+    }
+    begin(NULL, NULL);
+    cr_assert_eq(use("timeline:\n  filename: \"null\"\n"), HVD_OK);
+    cr_assert_str_eq(env_of("HVD_TIMELINE"), "null");
+    hvi_opts_fini(&opts);
+}
+
+Test(config, a_false_sets_its_variable_as_the_no_option_does, .timeout = 5)
+{
+    static const char *const want[][2] = {
+        {"HIERARCHICAL_ALLREDUCE", "0"}, {"HIERARCHICAL_ALLGATHER", "0"},
+        {"TORUS_ALLREDUCE", "0"},        {"AUTOTUNE", "0"},
+        {"TIMELINE_MARK_CYCLES", "0"},   {"STALL_CHECK_DISABLE", "0"},
+        {"MPI_THREADS_DISABLE", "0"},    {"LOG_HIDE_TIME", "1"}};
+
+    begin(NULL, NULL);
+    cr_assert_eq(use("params:\n"
+                     "  hierarchical_allreduce: false\n"
+                     "  hierarchical_allgather: no\n"
+                     "  torus_allreduce: off\n"
+                     "autotune:\n"
+                     "  enabled: false\n"
+                     "timeline:\n"
+                     "  mark_cycles: false\n"
+                     "stall_check:\n"
+                     "  enabled: true\n"
+                     "library_options:\n"
+                     "  mpi_threads_disable: false\n"
+                     "logging:\n"
+                     "  with_timestamp: false\n"),
+                 HVD_OK, "%s", err.text);
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        char name[96];
+
+        snprintf(name, sizeof name, "HOROVOD_%s", want[i][0]);
+        cr_assert_str_eq(env_of(name), want[i][1], "%s is %s", name, env_of(name));
+    }
+    hvi_opts_fini(&opts);
+}
+
+Test(config, the_choice_of_a_controller_says_that_it_does_nothing, .timeout = 5)
+{
+    static const char *const words[] = {"gloo", "mpi"};
+
+    for (size_t i = 0; i < 2; i++) {
+        char text[64];
+
+        snprintf(text, sizeof text, "controller: %s\n", words[i]);
+        begin(NULL, NULL);
+        cr_assert_eq(use(text), HVD_OK, "%s", err.text);
+        cr_assert_eq(opts.nnotes, 1u);
+        cr_assert(strstr(opts.notes[0], words[i]) != NULL, "%s", opts.notes[0]);
+        hvi_opts_fini(&opts);
+    }
+}
+
 Test(config, mistakes_have_a_line, .timeout = 5)
 {
     static const char *const rows[][2] = {
@@ -143,6 +214,18 @@ Test(config, mistakes_have_a_line, .timeout = 5)
          "f:2: --cache-capacity: 'x' is not a whole number"},
         {"params:\n  cache: 1\n", "f:2: unknown key 'params.cache'"},
         {"np: 4\n", "f:1: unknown key 'np'"},
+        {"np:\n", "f:1: unknown key 'np'"},
+        {"params: 3\n", "f:1: 'params' is a section"},
+        {"parms:\n  cache_capacity: 1\n",
+         "f:2: unknown key 'parms'; did you mean params?"},
+        {"params:\n  fusion_threshold: 1\n",
+         "'params.fusion_threshold'; did you mean params.fusion_threshold_mb?"},
+        {"cycle_time_ms: 1\n", "'cycle_time_ms'; did you mean params.cycle_time_ms?"},
+        {"controller: nccl\n", "f:1: controller: 'nccl' is neither gloo nor mpi"},
+        {"controller:\n  a: 1\n", "f:2: 'controller' has one value"},
+        {"? {a: b}\n: 1\n", "f:1: a mapping is not a key"},
+        {"params:\n  \"a\\nb\": 1\n", "f:2: unknown key 'params.a\\x0ab'"},
+        {"timeline:\n  mark_cycles: \"a\\nb\"\n", "f:2: 'a\\x0ab' is neither"},
         {"timeline:\n  mark_cycles: perhaps\n",
          "f:2: 'perhaps' is neither true nor false"},
         {"params: [1]\n", "f:1: a list is not expected"},

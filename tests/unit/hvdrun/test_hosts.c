@@ -74,7 +74,7 @@ Test(hosts, says_what_is_wrong, .timeout = 5)
     } rows[] = {
         {"", "empty entry"},
         {"a,,b", "empty entry"},
-        {"a:", "number of slots: ''"},
+        {"a:", "'a:': number of slots: ''"},
         {"a:0", "out of range"},
         {"a:-1", "out of range"},
         {"a:x", "'x' is not a whole number"},

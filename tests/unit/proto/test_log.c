@@ -1,5 +1,6 @@
 #include "test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -60,6 +61,27 @@ Test(log, one_event_is_one_line, .timeout = 10)
     hvi_log_set_rank(5);
     cr_assert_str_eq(captured(one_line), "unit: warn peer: rank=5 rank=3 cause=lost\n");
     hvi_log_set_rank(-1);
+}
+
+Test(log, the_time_stands_before_the_line_when_it_is_asked_for, .timeout = 10)
+{
+    const char *text;
+    int fields, y, mo, d, h, mi, s, us;
+    char rest[64];
+
+    hvi_log_set_rank(-1);
+    setenv("HOROVOD_LOG_HIDE_TIME", "0", 1);
+    setup(NULL, NULL);
+    text = captured(one_line);
+    fields = sscanf(text, "%d-%d-%d %d:%d:%d.%6d %63[^\n]", &y, &mo, &d, &h, &mi, &s,
+                    &us, rest);
+    cr_assert_eq(fields, 8, "%s", text);
+    cr_assert_str_eq(rest, "unit: warn peer: rank=3 cause=lost");
+    setenv("HVD_LOG_HIDE_TIME", "1", 1);
+    setup(NULL, NULL);
+    cr_assert_str_eq(captured(one_line), "unit: warn peer: rank=3 cause=lost\n");
+    unsetenv("HVD_LOG_HIDE_TIME");
+    unsetenv("HOROVOD_LOG_HIDE_TIME");
 }
 
 Test(log, a_long_line_is_cut_and_still_ends, .timeout = 10)
