@@ -25,6 +25,7 @@
 
 /* Bytes of one scratch block: five of them stay well inside a 32 KiB cache. */
 #define BLOCK_BYTES 4096
+#define LINE_BYTES 64
 
 /* ---- the table */
 
@@ -215,6 +216,17 @@ struct fold {
     bool stream;
 };
 
+/* The block after this one of a source on its way into the cache: hardware follows a
+ * stream only to the end of a page, and a fold reads several. */
+static void expect_next(const struct fold *f, const char *p, int64_t at, int64_t count)
+{
+    int64_t first = count * f->size;
+    int64_t end = min_i64(2 * first, (f->count - at) * f->size);
+
+    for (int64_t i = first; i < end; i += LINE_BYTES)
+        __builtin_prefetch(p + i);
+}
+
 /* Source k of this block as the type that folds: in place, or in scratch. With `staged`
  * the others were rounded after their scaling, so own is as well: the result must not
  * depend on which rank folds. */
@@ -224,6 +236,7 @@ static const void *fetch(const struct fold *f, int k, int64_t at, int64_t count,
     const void *p = (const char *)f->src[k] + at * f->size;
     bool scaled = f->pre != 1.0 && (!f->staged || k == f->own);
 
+    expect_next(f, p, at, count);
     if (scaled && f->staged) {
         scale_block(f->isa, scratch, p, count, f->dtype, f->pre);
         p = scratch;
