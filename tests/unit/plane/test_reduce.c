@@ -417,6 +417,47 @@ Test(reduce, bool_takes_any_byte_as_true, .timeout = 5)
     cr_assert_eq(memcmp(out, "\0\1\0\1", 4), 0);
 }
 
+/* In place over source `target`, or apart (-1), with src[gone] = NULL (-1: none). */
+static void check_twice(uint32_t dtype, int nsrc, int target, int gone)
+{
+    enum { N = 3001 };
+    double post = dtype == HVD_BOOL ? 1.0 : 0.25;
+    const void *src[MAX_SRC];
+    void *own[MAX_SRC];
+    uint8_t apart[N * sizeof(double)];
+    uint8_t also[N * sizeof(double) + 1];
+    uint8_t want[N * sizeof(double)];
+    void *out = apart;
+
+    make_sources(own, N, dtype);
+    for (int k = 0; k < nsrc; k++)
+        src[k] = k == gone ? NULL : own[k];
+    hvi_reduce_fold(want, src, nsrc, N, dtype, HVD_SUM, 1.0, false, -1, post, false);
+    if (target >= 0)
+        out = own[target];
+    memset(apart, 0xa5, sizeof(apart));
+    memset(also, 0xa5, sizeof(also));
+    hvi_reduce_fold_to_both(out, also + 1, src, nsrc, N, dtype, HVD_SUM, 1.0, post);
+    expect_equal(out, want, N, dtype, "twice: the first");
+    expect_equal(also + 1, want, N, dtype, "twice: the second");
+    cr_assert_eq(also[0], 0xa5, "wrote before it");
+    free_sources(own);
+}
+
+Test(reduce, gives_the_same_result_twice, .timeout = 30)
+{
+    for (int s = 0; s < NISAS; s++)
+        for (uint32_t dtype = HVD_UINT8; dtype < HVD_DTYPE_COUNT; dtype++) {
+            if (hvi_reduce_force(isas[s]) != HVD_OK)
+                continue;
+            for (int n = 1; n <= 6; n++)
+                for (int target = -1; target < n; target++)
+                    check_twice(dtype, n, target, n % 2 == 0 ? n - 1 : -1);
+            check_twice(dtype, 1, -1, 0);
+            check_twice(dtype, 2, 1, 0);
+        }
+}
+
 Test(reduce, copies_any_range, .timeout = 20)
 {
     unsigned char in[1000];

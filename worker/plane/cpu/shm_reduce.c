@@ -183,6 +183,12 @@ static void fold_run(struct hvi_shm *s, const struct hvi_run *r,
         fold(s, out_at(p, r->offset, es), src, r->count, false);
         return;
     }
+    if (p->out != NULL && (p->out == p->in || !s->stream)) {
+        hvi_reduce_fold_to_both(out_at(p, r->offset, es), slot + at, src,
+                                s->g->nmembers, r->count, s->g->dtype, s->g->reduce_op,
+                                s->g->prescale, s->facts.post);
+        return;
+    }
     fold(s, slot + at, src, r->count, false);
     begun = hvi_copy_begin(&s->base);
     if (p->out != NULL)

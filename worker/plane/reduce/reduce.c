@@ -25,6 +25,7 @@
 
 /* Bytes of one scratch block: five of them stay well inside a 32 KiB cache. */
 #define BLOCK_BYTES 4096
+#define LINE_BYTES 64
 
 /* ---- the table */
 
@@ -204,16 +205,27 @@ struct fold {
     hvi_narrow_fn *narrow; /* likewise */
     hvi_scale_fn *scale;   /* of the type that folds */
     const void *const *src;
-    char *out;
+    char *out, *also; /* also: out is copied there; or NULL */
     int nsrc;
     uint32_t dtype;
-    int64_t size; /* bytes of an element in memory */
+    int64_t count, size; /* elements; bytes of one in memory */
     double pre, post;
     bool staged;
     int own;
     bool again; /* one source alone is folded with itself: makes bool 0 or 1 */
     bool stream;
 };
+
+/* The block after this one of a source on its way into the cache: hardware follows a
+ * stream only to the end of a page, and a fold reads several. */
+static void expect_next(const struct fold *f, const char *p, int64_t at, int64_t count)
+{
+    int64_t first = count * f->size;
+    int64_t end = min_i64(2 * first, (f->count - at) * f->size);
+
+    for (int64_t i = first; i < end; i += LINE_BYTES)
+        __builtin_prefetch(p + i);
+}
 
 /* Source k of this block as the type that folds: in place, or in scratch. With `staged`
  * the others were rounded after their scaling, so own is as well: the result must not
@@ -224,6 +236,7 @@ static const void *fetch(const struct fold *f, int k, int64_t at, int64_t count,
     const void *p = (const char *)f->src[k] + at * f->size;
     bool scaled = f->pre != 1.0 && (!f->staged || k == f->own);
 
+    expect_next(f, p, at, count);
     if (scaled && f->staged) {
         scale_block(f->isa, scratch, p, count, f->dtype, f->pre);
         p = scratch;
@@ -297,6 +310,8 @@ static void fold_block(const struct fold *f, int64_t at, int64_t count)
     }
     HVI_ASSERT(n > 0);
     finish(f, group[0], acc, out, count);
+    if (f->also != NULL) /* from the first-level cache */
+        memcpy(f->also + at * f->size, out, (size_t)(count * f->size));
 }
 
 static int count_sources(const void *const *src, int nsrc, int *last)
@@ -311,49 +326,85 @@ static int count_sources(const void *const *src, int nsrc, int *last)
     return n;
 }
 
+static void choose(struct fold *f, uint32_t op)
+{
+    uint32_t work;
+
+    HVI_ASSERT(f->dtype < HVD_DTYPE_COUNT && op < HVD_REDUCE_OP_COUNT);
+    f->isa = isa_get();
+    work = f->isa->widen[f->dtype] != NULL ? HVD_FLOAT32 : f->dtype;
+    f->fn = f->isa->fold[work][rule_table[f->dtype][op]];
+    f->widen = f->isa->widen[f->dtype];
+    f->narrow = f->isa->narrow[f->dtype];
+    f->scale = f->isa->scale[work];
+    f->size = hvi_dtype_size(f->dtype);
+    f->again = f->dtype == HVD_BOOL;
+    f->stream = f->stream && f->isa->stream != NULL;
+    HVI_ASSERT(f->fn != NULL);
+    HVI_ASSERT(f->dtype != HVD_BOOL || (f->pre == 1.0 && f->post == 1.0));
+}
+
+/* The only source is the result. */
+static bool is_copy(const struct fold *f, int k)
+{
+    return !f->again && f->post == 1.0 && (f->pre == 1.0 || (f->staged && k != f->own));
+}
+
+static void fold_all(struct fold *f, uint32_t op)
+{
+    int last = -1;
+    int n = count_sources(f->src, f->nsrc, &last);
+    int64_t step = block_elems(f->dtype);
+
+    choose(f, op);
+    if (n > 1 || (n == 1 && !is_copy(f, last))) {
+        for (int64_t at = 0; at < f->count; at += step)
+            fold_block(f, at, min_i64(step, f->count - at));
+        if (f->stream)
+            f->isa->fence();
+        return;
+    }
+    if (n == 0)
+        hvi_reduce_neutral(f->out, f->count, f->dtype, op);
+    else
+        hvi_reduce_copy(f->out, f->src[last], (size_t)(f->count * f->size), f->stream);
+    if (f->also != NULL)
+        memcpy(f->also, f->out, (size_t)(f->count * f->size));
+}
+
 void hvi_reduce_fold(void *out, const void *const *src, int nsrc, int64_t count,
                      uint32_t dtype, uint32_t op, double pre, bool staged, int own,
                      double post, bool stream)
 {
-    const struct hvi_reduce_isa *isa = isa_get();
-    bool widened = dtype < HVD_DTYPE_COUNT && isa->widen[dtype] != NULL;
-    uint32_t work = widened ? HVD_FLOAT32 : dtype;
-    int last = -1;
-    int n = count_sources(src, nsrc, &last);
-    int64_t step;
-
-    HVI_ASSERT(dtype < HVD_DTYPE_COUNT && op < HVD_REDUCE_OP_COUNT);
-    struct fold f = {.isa = isa,
-                     .fn = isa->fold[work][rule_table[dtype][op]],
-                     .widen = isa->widen[dtype],
-                     .narrow = isa->narrow[dtype],
-                     .scale = isa->scale[work],
-                     .src = src,
+    struct fold f = {.src = src,
                      .out = out,
                      .nsrc = nsrc,
                      .dtype = dtype,
-                     .size = hvi_dtype_size(dtype),
+                     .count = count,
                      .pre = pre,
                      .post = post,
                      .staged = staged,
                      .own = own,
-                     .again = dtype == HVD_BOOL,
-                     .stream = stream && isa->stream != NULL};
+                     .stream = stream};
 
-    HVI_ASSERT(f.fn != NULL && (dtype != HVD_BOOL || (pre == 1.0 && post == 1.0)));
-    if (n == 0) {
-        hvi_reduce_neutral(out, count, dtype, op);
-        return;
-    }
-    if (n == 1 && !f.again && post == 1.0 && (pre == 1.0 || (staged && last != own))) {
-        hvi_reduce_copy(out, src[last], (size_t)(count * f.size), stream);
-        return;
-    }
-    step = block_elems(dtype);
-    for (int64_t at = 0; at < count; at += step)
-        fold_block(&f, at, min_i64(step, count - at));
-    if (f.stream)
-        isa->fence();
+    fold_all(&f, op);
+}
+
+void hvi_reduce_fold_to_both(void *out, void *also, const void *const *src, int nsrc,
+                             int64_t count, uint32_t dtype, uint32_t op, double pre,
+                             double post)
+{
+    struct fold f = {.src = src,
+                     .out = out,
+                     .also = also,
+                     .nsrc = nsrc,
+                     .dtype = dtype,
+                     .count = count,
+                     .pre = pre,
+                     .post = post,
+                     .own = -1};
+
+    fold_all(&f, op);
 }
 
 /* ---- neutral elements */
