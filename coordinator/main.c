@@ -321,9 +321,8 @@ static int parse(int argc, const char **argv, struct options *o)
         {"np", 'n', POPT_ARG_STRING, &o->np_text, 0, "ranks of the job; all must come",
          "N"},
         {"listen", 'l', POPT_ARG_STRING, &o->listen, 0,
-         "where workers connect: ADDRESS:PORT, :PORT (every address) or unix:PATH; "
-         "port 0: "
-         "any",
+         "where workers connect: ADDRESS[,ADDRESS...]:PORT, :PORT (every address) or "
+         "unix:PATH; port 0: any",
          "WHERE"},
         {"key-file", 'k', POPT_ARG_STRING, &o->key_file, 0,
          "the job's key; made (0600) when absent. Workers need a copy [HVD_KEY_FILE]",

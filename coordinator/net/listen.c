@@ -11,6 +11,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "proto/base/listenall.h"
+#include "proto/base/netaddr.h"
+
 static enum hvd_status cannot(struct hvi_err *err, const char *where, int rc)
 {
     return hvi_fail(err, HVD_EIO, "cannot listen on %s: %s%s", where, uv_strerror(rc),
@@ -51,10 +54,11 @@ static bool no_folder(const char *path)
     return access(folder, F_OK) != 0;
 }
 
-static enum hvd_status listen_unix(struct hvi_listener *l, uv_loop_t *loop,
+static enum hvd_status listen_unix(struct hvi_listeners *all, uv_loop_t *loop,
                                    const char *path, uv_connection_cb cb,
                                    struct hvi_err *err)
 {
+    struct hvi_listener *l = &all->one[0];
     mode_t before;
     int rc;
 
@@ -70,39 +74,47 @@ static enum hvd_status listen_unix(struct hvi_listener *l, uv_loop_t *loop,
     umask(before);
     if (rc == UV_EACCES && no_folder(path))
         rc = UV_ENOENT; /* libuv says EACCES for both */
-    snprintf(l->endpoint, sizeof l->endpoint, "unix:%s", path);
+    snprintf(all->endpoint, sizeof all->endpoint, "unix:%s", path);
     if (rc == 0)
         rc = uv_listen(&l->u.stream, HVI_LISTEN_BACKLOG, cb);
-    return rc == 0 ? HVD_OK : cannot(err, l->endpoint, rc);
+    return rc == 0 ? HVD_OK : cannot(err, all->endpoint, rc);
 }
 
-/* "ADDRESS:PORT"; brackets around IPv6. Text is cut into host and port. */
-static bool split(const char *text, char host[256], char port[8])
-{
-    const char *colon = strrchr(text, ':');
-    size_t n = colon != NULL ? (size_t)(colon - text) : 0;
+#define HOST_BYTES (HVI_LISTENERS_MAX * (HVI_ADDR_MAX + 3))
 
-    if (colon == NULL || strlen(colon + 1) == 0 || strlen(colon + 1) > 5 ||
-        strspn(colon + 1, "0123456789") != strlen(colon + 1) || n > 255)
-        return false;
-    snprintf(port, 8, "%s", colon + 1);
+/* Takes the brackets off the n bytes. */
+static void take_host(const char *text, size_t n, char *host)
+{
     if (n >= 2 && text[0] == '[' && text[n - 1] == ']') {
         text++;
         n -= 2;
     }
     memcpy(host, text, n);
     host[n] = '\0';
+}
+
+/* "ADDRESS:PORT"; brackets around IPv6. Text is cut into host and port. */
+static bool split(const char *text, char host[HOST_BYTES], char port[8])
+{
+    const char *colon = strrchr(text, ':');
+    size_t n = colon != NULL ? (size_t)(colon - text) : 0;
+
+    if (colon == NULL || strlen(colon + 1) == 0 || strlen(colon + 1) > 5 ||
+        strspn(colon + 1, "0123456789") != strlen(colon + 1) || n >= HOST_BYTES)
+        return false;
+    snprintf(port, 8, "%s", colon + 1);
+    take_host(text, n, host);
     return true;
 }
 
-static void name_tcp(struct hvi_listener *l)
+static void name_tcp(struct hvi_listeners *l)
 {
     struct sockaddr_storage ss;
     char ip[INET6_ADDRSTRLEN] = "?";
     int n = sizeof ss;
     unsigned port;
 
-    if (uv_tcp_getsockname(&l->u.tcp, (struct sockaddr *)&ss, &n) != 0)
+    if (uv_tcp_getsockname(&l->one[0].u.tcp, (struct sockaddr *)&ss, &n) != 0)
         return;
     uv_ip_name((struct sockaddr *)&ss, ip, sizeof ip);
     port = ntohs(ss.ss_family == AF_INET ? ((struct sockaddr_in *)&ss)->sin_port
@@ -111,21 +123,63 @@ static void name_tcp(struct hvi_listener *l)
              ss.ss_family == AF_INET6 ? "tcp:[%s]:%u" : "tcp:%s:%u", ip, port);
 }
 
-static enum hvd_status listen_tcp(struct hvi_listener *l, uv_loop_t *loop,
-                                  const char *text, uv_connection_cb cb,
-                                  struct hvi_err *err)
+/* "A,[B],C": each numeric. Host is cut into them. 0: too many, or one is empty. */
+static size_t cut_hosts(char *host, const char *addr[HVI_LISTENERS_MAX])
+{
+    size_t n = 0;
+
+    for (char *at = host; at != NULL; n++) {
+        char *comma = strchr(at, ',');
+
+        if (comma != NULL)
+            *comma = '\0';
+        if (n == HVI_LISTENERS_MAX || *at == '\0')
+            return 0;
+        take_host(at, strlen(at), at);
+        addr[n] = at;
+        at = comma != NULL ? comma + 1 : NULL;
+    }
+    return n;
+}
+
+static enum hvd_status listen_addresses(struct hvi_listeners *l, uv_loop_t *loop,
+                                        const char *text, char *host, int port,
+                                        uv_connection_cb cb, struct hvi_err *err)
+{
+    const char *addr[HVI_LISTENERS_MAX];
+    int fds[HVI_LISTENERS_MAX];
+    size_t n = cut_hosts(host, addr);
+    int rc = 0;
+
+    if (n == 0)
+        return hvi_fail(err, HVD_EINVAL,
+                        "'%s': 1 to %d addresses, with a comma between", text,
+                        HVI_LISTENERS_MAX);
+    if (!hvi_listen_all(addr, n, port, port, fds, &port))
+        return cannot(err, text, uv_translate_sys_error(errno));
+    for (size_t i = 0; i < n; i++) {
+        if (fds[i] < 0)
+            continue;
+        uv_tcp_init(loop, &l->one[i].u.tcp);
+        l->one[i].open = true;
+        if (rc == 0)
+            rc = uv_tcp_open(&l->one[i].u.tcp, fds[i]);
+        if (rc != 0)
+            close(fds[i]);
+        else
+            rc = uv_listen(&l->one[i].u.stream, HVI_LISTEN_BACKLOG, cb);
+    }
+    return rc == 0 ? HVD_OK : cannot(err, text, rc);
+}
+
+static enum hvd_status listen_name(struct hvi_listener *l, uv_loop_t *loop,
+                                   const char *text, const char *host, const char *port,
+                                   uv_connection_cb cb, struct hvi_err *err)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
     struct addrinfo *list = NULL;
-    char host[256], port[8];
     int rc;
 
-    if (!split(text, host, port) || strtol(port, NULL, 10) > 65535)
-        return hvi_fail(
-            err, HVD_EINVAL,
-            "'%s' is not an endpoint: write ADDRESS:PORT, [ADDRESS]:PORT or "
-            "unix:PATH",
-            text);
     if (host[0] == '\0')
         hints.ai_family = AF_INET;
     rc = getaddrinfo(host[0] != '\0' ? host : NULL, port, &hints, &list);
@@ -138,13 +192,32 @@ static enum hvd_status listen_tcp(struct hvi_listener *l, uv_loop_t *loop,
     freeaddrinfo(list);
     if (rc == 0)
         rc = uv_listen(&l->u.stream, HVI_LISTEN_BACKLOG, cb);
-    if (rc != 0)
-        return cannot(err, text, rc);
-    name_tcp(l);
-    return HVD_OK;
+    return rc == 0 ? HVD_OK : cannot(err, text, rc);
 }
 
-enum hvd_status hvi_listen(struct hvi_listener *l, uv_loop_t *loop, const char *where,
+static enum hvd_status listen_tcp(struct hvi_listeners *l, uv_loop_t *loop,
+                                  const char *text, uv_connection_cb cb,
+                                  struct hvi_err *err)
+{
+    char host[HOST_BYTES], port[8];
+    enum hvd_status rc;
+
+    if (!split(text, host, port) || strtol(port, NULL, 10) > 65535)
+        return hvi_fail(
+            err, HVD_EINVAL,
+            "'%s' is not an endpoint: write ADDRESS:PORT, [ADDRESS]:PORT or "
+            "unix:PATH",
+            text);
+    rc = strchr(host, ',') != NULL
+             ? listen_addresses(l, loop, text, host, (int)strtol(port, NULL, 10), cb,
+                                err)
+             : listen_name(&l->one[0], loop, text, host, port, cb, err);
+    if (rc == HVD_OK)
+        name_tcp(l);
+    return rc;
+}
+
+enum hvd_status hvi_listen(struct hvi_listeners *l, uv_loop_t *loop, const char *where,
                            uv_connection_cb cb, void *data, struct hvi_err *err)
 {
     enum hvd_status rc;
@@ -155,6 +228,16 @@ enum hvd_status hvi_listen(struct hvi_listener *l, uv_loop_t *loop, const char *
     else
         rc = listen_tcp(l, loop, strncmp(where, "tcp:", 4) == 0 ? where + 4 : where, cb,
                         err);
-    l->u.handle.data = data;
+    for (size_t i = 0; i < HVI_LISTENERS_MAX; i++)
+        l->one[i].u.handle.data = data;
     return rc;
+}
+
+void hvi_listen_close(struct hvi_listeners *l)
+{
+    for (size_t i = 0; i < HVI_LISTENERS_MAX; i++) {
+        if (l->one[i].open)
+            uv_close(&l->one[i].u.handle, NULL);
+        l->one[i].open = l->one[i].waiting = false;
+    }
 }

@@ -44,8 +44,8 @@ struct hvi_server {
     const struct hvi_server_ops *ops;
     void *data;
     uint8_t key[HVI_KEY_BYTES], job_id[HVI_JOB_ID_BYTES];
-    struct hvi_listener listener;
-    bool waiting_to_accept; /* the listener holds one more connection */
+    struct hvi_listeners listeners;
+    size_t turn; /* of the listeners: the first to be asked who waits */
     uv_timer_t timer;
     uv_idle_t spin; /* active: more is expected at once */
     int64_t spin_until_us;
@@ -219,11 +219,7 @@ static void finish(struct hvi_server *s)
 
     if (s->finish_by_ms < 0) {
         s->finish_by_ms = hvi_now_ms() + HVI_FINISH_MS;
-        if (s->listener.open) {
-            s->listener.open = false;
-            s->waiting_to_accept = false;
-            uv_close(&s->listener.u.handle, NULL);
-        }
+        hvi_listen_close(&s->listeners);
         HASH_ITER(hh, s->conns, c, tmp)
         {
             if (c->state == HVI_NET_OPEN)
@@ -414,7 +410,19 @@ static const struct hvi_net_ops net_ops = {on_hello, on_open, on_frame,
 
 /* ---- accepting */
 
-static void accept_one(struct hvi_server *s)
+/* A listener that holds one more connection, NULL: none. Each in its turn. */
+static struct hvi_listener *who_waits(struct hvi_server *s)
+{
+    for (size_t i = 0; i < HVI_LISTENERS_MAX; i++) {
+        size_t at = (s->turn + i) % HVI_LISTENERS_MAX;
+
+        if (s->listeners.one[at].waiting)
+            return &s->listeners.one[at];
+    }
+    return NULL;
+}
+
+static void accept_one(struct hvi_server *s, struct hvi_listener *from)
 {
     struct hvi_net_conn *c = calloc(1, sizeof *c);
     struct hvi_err err = {""};
@@ -431,7 +439,7 @@ static void accept_one(struct hvi_server *s)
         free(c);
         return;
     }
-    if (hvi_net_accept(c, &s->listener.u.stream, &err) != HVD_OK) {
+    if (hvi_net_accept(c, &from->u.stream, &err) != HVD_OK) {
         log_stranger(s, c, err.text);
         return;
     }
@@ -441,9 +449,10 @@ static void accept_one(struct hvi_server *s)
 
 static void try_accept(struct hvi_server *s)
 {
+    struct hvi_listener *from = who_waits(s);
     struct hvi_net_conn *oldest;
 
-    if (!s->waiting_to_accept || s->closing || s->finished)
+    if (from == NULL || s->closing || s->finished)
         return;
     oldest = s->nfresh >= HVI_FRESH_MAX ? first_of(&s->fresh) : NULL;
     if (oldest != NULL) {
@@ -452,17 +461,18 @@ static void try_accept(struct hvi_server *s)
             return;
         }
         log_stranger(s, oldest, "its hello was slow and others were waiting");
-        s->waiting_to_accept = false; /* not again from inside */
-        close_conn(s, oldest);
+        close_conn(s, oldest); /* and asks again */
+        return;
     }
-    s->waiting_to_accept = false;
-    accept_one(s);
+    from->waiting = false;
+    s->turn = (size_t)(from - s->listeners.one) + 1;
+    accept_one(s, from);
     arm(s);
 }
 
-static void connection_cb(uv_stream_t *listener, int status)
+static void connection_cb(uv_stream_t *stream, int status)
 {
-    struct hvi_server *s = listener->data;
+    struct hvi_server *s = stream->data;
 
     if (status < 0) {
         struct hvi_net_conn nobody = {.peer = "a connection"};
@@ -470,7 +480,7 @@ static void connection_cb(uv_stream_t *listener, int status)
         log_stranger(s, &nobody, uv_strerror(status));
         return;
     }
-    s->waiting_to_accept = true;
+    HVI_CONTAINER(stream, struct hvi_listener, u)->waiting = true;
     try_accept(s);
 }
 
@@ -547,7 +557,7 @@ static void arm(struct hvi_server *s)
     c = first_of(&s->fresh);
     if (c != NULL)
         sooner(&at, c->since_ms +
-                        (s->waiting_to_accept ? HVI_FRESH_YIELD_MS : HVI_FRESH_MS));
+                        (who_waits(s) != NULL ? HVI_FRESH_YIELD_MS : HVI_FRESH_MS));
     c = first_of(&s->proving);
     if (c != NULL)
         sooner(&at, c->since_ms + HVI_FRESH_MS);
@@ -607,12 +617,12 @@ enum hvd_status hvi_server_new(uv_loop_t *loop, const struct hvi_core_config *co
 enum hvd_status hvi_server_listen(struct hvi_server *s, const char *where,
                                   struct hvi_err *err)
 {
-    return hvi_listen(&s->listener, s->loop, where, connection_cb, s, err);
+    return hvi_listen(&s->listeners, s->loop, where, connection_cb, s, err);
 }
 
 const char *hvi_server_endpoint(const struct hvi_server *s)
 {
-    return s->listener.endpoint;
+    return s->listeners.endpoint;
 }
 
 void hvi_server_stop(struct hvi_server *s, const char *cause)
@@ -633,10 +643,7 @@ void hvi_server_close(struct hvi_server *s)
     struct hvi_net_conn *c, *tmp;
 
     s->closing = true;
-    if (s->listener.open) {
-        s->listener.open = false;
-        uv_close(&s->listener.u.handle, NULL);
-    }
+    hvi_listen_close(&s->listeners);
     HASH_ITER(hh, s->conns, c, tmp)
     {
         close_conn(s, c);

@@ -8,13 +8,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +28,7 @@
 #include "hvdrun/ssh/sshtext.h"
 #include "proto/base/buf.h"
 #include "proto/base/clock.h"
+#include "proto/base/listenall.h"
 #include "proto/sec/handshake.h"
 
 #define FANOUT_DEFAULT 32
@@ -58,7 +54,9 @@ struct doctor {
     char agent[PATH_MAX], nonce[2 * NONCE_BYTES + 2], cwd[4096];
     struct patient *patient; /* [n] */
     size_t n;
-    int listener, port;
+    int listener[HVI_REACH_ADDRS],
+        port; /* [nlisteners]; -1: of an address that has gone */
+    size_t nlisteners;
     int call[CALLS_MAX]; /* -1: free */
     struct hvi_buf questions;
 };
@@ -73,49 +71,26 @@ static double wall_s(void)
 
 /* ---- being called back */
 
-static int listen_on(int family, int port)
+static void open_listeners(struct doctor *d)
 {
-    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,
-                              .sin6_port = htons((uint16_t)port)};
-    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    const struct sockaddr *a = family == AF_INET6 ? (const struct sockaddr *)&v6
-                                                  : (const struct sockaddr *)&v4;
-    socklen_t n = family == AF_INET6 ? sizeof v6 : sizeof v4;
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int no = 0;
+    const char *addr[HVI_REACH_ADDRS] = {hvi_reach_any()};
+    char named[HVI_REACH_ADDRS][HVI_ADDR_MAX];
+    size_t n = 0;
 
-    if (fd < 0)
-        return -1;
-    if (family == AF_INET6)
-        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-    if (bind(fd, a, n) == 0 && listen(fd, CALLS_MAX) == 0)
-        return fd;
-    close(fd);
-    return -1;
+    if (d->opts->interfaces != NULL)
+        n = hvi_netaddr_named(d->opts->interfaces, named, HVI_REACH_ADDRS);
+    for (size_t i = 0; i < n; i++)
+        addr[i] = named[i];
+    n = n > 0 ? n : 1;
+    if (hvi_listen_all(addr, n, d->opts->port, d->opts->port_last, d->listener,
+                       &d->port) ||
+        hvi_listen_all(addr, n, 0, 0, d->listener, &d->port))
+        d->nlisteners = n;
 }
 
-static void open_listener(struct doctor *d)
+static void take_call(struct doctor *d, int listener)
 {
-    struct sockaddr_in6 a = {.sin6_family = AF_UNSPEC}; /* the port of both kinds */
-    socklen_t n = sizeof a;
-    int port = d->opts->port > 0
-                   ? hvi_reach_port(hvi_reach_any(), d->opts->port, d->opts->port_last)
-                   : 0;
-
-    d->listener = listen_on(AF_INET6, port);
-    if (d->listener < 0)
-        d->listener = listen_on(AF_INET, port);
-    if (d->listener >= 0 && getsockname(d->listener, (struct sockaddr *)&a, &n) == 0)
-        d->port = ntohs(a.sin6_port);
-}
-
-_Static_assert(offsetof(struct sockaddr_in6, sin6_port) ==
-                   offsetof(struct sockaddr_in, sin_port),
-               "one place for the port");
-
-static void take_call(struct doctor *d)
-{
-    int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     for (size_t i = 0; fd >= 0 && i < CALLS_MAX; i++)
         if (d->call[i] < 0) {
@@ -152,37 +127,20 @@ static enum hvd_status ask(struct hvi_buf *b, const char *name, const char *valu
 
 static void ask_addresses(struct doctor *d)
 {
-    struct ifaddrs *list = NULL;
-    char text[NI_MAXHOST];
+    char own[HVI_REACH_ADDRS][HVI_ADDR_MAX];
+    const char *names = d->opts->interfaces;
+    size_t n;
 
     if (d->opts->advertise != NULL) {
         (void)ask(&d->questions, "address", d->opts->advertise);
         return;
     }
-    if (d->opts->interfaces != NULL) {
-        if (hvi_reach_interface(d->opts->interfaces, text))
-            (void)ask(&d->questions, "address", text);
-        return;
-    }
-    (void)ask(&d->questions, "ssh", "");
-    if (getifaddrs(&list) != 0)
-        return;
-    for (const struct ifaddrs *i = list; i != NULL; i = i->ifa_next) {
-        socklen_t n;
-
-        if (i->ifa_addr == NULL || (i->ifa_flags & IFF_UP) == 0 ||
-            (i->ifa_flags & IFF_LOOPBACK) != 0)
-            continue;
-        n = i->ifa_addr->sa_family == AF_INET    ? sizeof(struct sockaddr_in)
-            : i->ifa_addr->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
-                                                 : 0;
-        if (n > 0 &&
-            getnameinfo(i->ifa_addr, n, text, sizeof text, NULL, 0, NI_NUMERICHOST) ==
-                0 &&
-            strchr(text, '%') == NULL) /* link-local: of no meaning elsewhere */
-            (void)ask(&d->questions, "address", text);
-    }
-    freeifaddrs(list);
+    if (names == NULL)
+        (void)ask(&d->questions, "ssh", "");
+    n = names != NULL ? hvi_netaddr_named(names, own, HVI_REACH_ADDRS)
+                      : hvi_netaddr_far(NULL, own, HVI_REACH_ADDRS);
+    for (size_t i = 0; i < n; i++)
+        (void)ask(&d->questions, "address", own[i]);
 }
 
 static enum hvd_status prepare(struct doctor *d, struct hvi_err *err)
@@ -200,7 +158,7 @@ static enum hvd_status prepare(struct doctor *d, struct hvi_err *err)
     }
     if (getcwd(d->cwd, sizeof d->cwd) == NULL)
         return hvi_fail(err, HVD_EIO, "the working directory: %s", strerror(errno));
-    open_listener(d);
+    open_listeners(d);
     snprintf(port, sizeof port, "%d", d->port);
     rc = ask(&d->questions, "nonce", d->nonce);
     if (rc == HVD_OK && d->port > 0)
@@ -383,12 +341,14 @@ static size_t start_some(struct doctor *d)
 
 static void examine(struct doctor *d, int64_t deadline_ms)
 {
-    struct pollfd *p = calloc(2 * d->n + CALLS_MAX + 1, sizeof *p);
+    struct pollfd *p = calloc(2 * d->n + CALLS_MAX + HVI_REACH_ADDRS, sizeof *p);
+    const struct pollfd *call = p + d->nlisteners;
 
     while (p != NULL && start_some(d) > 0 && hvi_ms_left(deadline_ms) > 0) {
         nfds_t n = 0;
 
-        p[n++] = (struct pollfd){.fd = d->listener, .events = POLLIN};
+        for (size_t i = 0; i < d->nlisteners; i++)
+            p[n++] = (struct pollfd){.fd = d->listener[i], .events = POLLIN};
         for (size_t i = 0; i < CALLS_MAX; i++)
             p[n++] = (struct pollfd){.fd = d->call[i], .events = POLLIN};
         for (size_t i = 0; i < d->n; i++)
@@ -397,13 +357,14 @@ static void examine(struct doctor *d, int64_t deadline_ms)
                     (struct pollfd){.fd = d->patient[i].proc.from_fd, .events = POLLIN};
         if (poll(p, n, hvi_ms_left(deadline_ms)) <= 0)
             continue;
-        if (p[0].revents != 0)
-            take_call(d);
+        for (size_t i = 0; i < d->nlisteners; i++)
+            if (p[i].revents != 0)
+                take_call(d, d->listener[i]);
         for (size_t i = 0; i < CALLS_MAX; i++)
-            if (d->call[i] >= 0 && d->call[i] == p[1 + i].fd && p[1 + i].revents != 0)
+            if (d->call[i] >= 0 && d->call[i] == call[i].fd && call[i].revents != 0)
                 answer_call(&d->call[i], d->nonce);
         for (size_t i = 0; i < d->n; i++)
-            for (nfds_t k = CALLS_MAX + 1; k < n; k++)
+            for (nfds_t k = d->nlisteners + CALLS_MAX; k < n; k++)
                 if (d->patient[i].started && !d->patient[i].over &&
                     p[k].fd == d->patient[i].proc.from_fd && p[k].revents != 0)
                     listen_to(&d->patient[i]);
@@ -516,7 +477,7 @@ int hvi_doctor_run(const struct hvi_opts *opts, const struct hvi_hosts *hosts)
 {
     static char here[] = "localhost";
     static const struct hvi_host localhost = {.name = here};
-    struct doctor d = {.opts = opts, .listener = -1, .n = hosts->n > 0 ? hosts->n : 1};
+    struct doctor d = {.opts = opts, .n = hosts->n > 0 ? hosts->n : 1};
     struct hvi_err err = {"out of memory"};
     int64_t limit_ms = opts->start_timeout_ms > 0 ? opts->start_timeout_ms
                                                   : HVI_START_TIMEOUT_DEFAULT_MS;
@@ -544,8 +505,9 @@ done:
     for (size_t i = 0; i < CALLS_MAX; i++)
         if (d.call[i] >= 0)
             close(d.call[i]);
-    if (d.listener >= 0)
-        close(d.listener);
+    for (size_t i = 0; i < d.nlisteners; i++)
+        if (d.listener[i] >= 0)
+            close(d.listener[i]);
     hvi_buf_fini(&d.questions);
     free(d.patient);
     return status;

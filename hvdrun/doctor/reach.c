@@ -1,13 +1,13 @@
 #include "hvdrun/doctor/reach.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "proto/base/listenall.h"
 
 #define ANY_PORT "9" /* nothing is sent there */
 
@@ -56,65 +56,16 @@ bool hvi_reach_own(char own[HVI_ADDR_MAX])
     return ok;
 }
 
-static bool of_interface(const struct ifaddrs *list, const char *name,
-                         size_t name_bytes, char own[HVI_ADDR_MAX])
+int hvi_reach_port(const char *const *addr, size_t n, int first, int last)
 {
-    for (const struct ifaddrs *i = list; i != NULL; i = i->ifa_next)
-        if (i->ifa_addr != NULL && strlen(i->ifa_name) == name_bytes &&
-            memcmp(i->ifa_name, name, name_bytes) == 0 &&
-            !hvi_netaddr_scoped(i->ifa_addr) && hvi_netaddr_text(i->ifa_addr, own))
-            return true;
-    return false;
-}
+    int fds[HVI_REACH_ADDRS], port;
 
-bool hvi_reach_interface(const char *names, char own[HVI_ADDR_MAX])
-{
-    struct ifaddrs *list = NULL;
-    bool ok = false;
-
-    if (getifaddrs(&list) != 0)
-        return false;
-    while (*names != '\0' && !ok) {
-        size_t n = strcspn(names, ",");
-
-        ok = of_interface(list, names, n, own);
-        names += n + (names[n] == ',');
-    }
-    freeifaddrs(list);
-    return ok;
-}
-
-static bool can_listen(const struct addrinfo *a)
-{
-    int one = 1;
-    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 &&
-              setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
-              bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 1) == 0;
-
-    if (fd >= 0)
-        close(fd);
-    return ok;
-}
-
-int hvi_reach_port(const char *address, int first, int last)
-{
-    for (int port = first; port <= last; port++) {
-        struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                                 .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-        struct addrinfo *a = NULL;
-        char text[16];
-        bool ok;
-
-        snprintf(text, sizeof text, "%d", port);
-        if (getaddrinfo(address, text, &hints, &a) != 0)
-            return 0;
-        ok = can_listen(a);
-        freeaddrinfo(a);
-        if (ok)
-            return port;
-    }
-    return 0;
+    if (n > HVI_REACH_ADDRS || !hvi_listen_all(addr, n, first, last, fds, &port))
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    return port;
 }
 
 const char *hvi_reach_any(void)
@@ -131,9 +82,22 @@ const char *hvi_reach_any(void)
     return ok ? "::" : "0.0.0.0";
 }
 
+void hvi_reach_listen(const char *const *addr, size_t n, int port, char *out,
+                      size_t cap)
+{
+    size_t used = (size_t)snprintf(out, cap, "tcp");
+
+    for (size_t i = 0; i < n && used < cap; i++) {
+        bool v6 = strchr(addr[i], ':') != NULL;
+
+        used += (size_t)snprintf(out + used, cap - used, "%c%s%s%s", i == 0 ? ':' : ',',
+                                 v6 ? "[" : "", addr[i], v6 ? "]" : "");
+    }
+    if (used < cap)
+        snprintf(out + used, cap - used, ":%d", port);
+}
+
 void hvi_reach_endpoint(const char *address, int port, char *out, size_t cap)
 {
-    bool v6 = strchr(address, ':') != NULL;
-
-    snprintf(out, cap, "tcp:%s%s%s:%d", v6 ? "[" : "", address, v6 ? "]" : "", port);
+    hvi_reach_listen(&address, 1, port, out, cap);
 }

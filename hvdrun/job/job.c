@@ -384,8 +384,7 @@ static void spec_init(const struct hvi_job *j, struct hvi_spec *s)
                            .listen = j->tcp ? j->listen : NULL,
                            .others = j->other,
                            .nothers = j->nothers,
-                           .try_ssh = j->anywhere && j->opts->advertise == NULL &&
-                                      j->opts->interfaces == NULL,
+                           .try_ssh = j->anywhere && j->opts->advertise == NULL,
                            .cwd = j->cwd,
                            .environ = environ,
                            .master_addr =
@@ -760,25 +759,30 @@ static int free_port(void)
     return port;
 }
 
-/* On the one address by which all hosts are reached, or that was named. Else, when each
- * host has its own way to us, on all (who connects must know the key before a word is
- * read). */
+/* Those of the interfaces that were named; else the one by which all hosts are reached. When
+ * each host has its own way to us, or the address to be told is of somebody who passes it
+ * on, all (who connects must know the key before a word is read). */
+static size_t choose_addresses(struct hvi_job *j, const char *addr[HVI_JOB_OTHERS_MAX])
+{
+    for (size_t i = 0; i < j->nnamed; i++)
+        addr[i] = j->named[i];
+    if (j->nnamed > 0)
+        return j->nnamed;
+    j->anywhere = j->opts->advertise != NULL ||
+                  (!j->one_way && !hvi_netaddr_loopback(j->own_addr));
+    addr[0] = j->anywhere ? hvi_reach_any() : j->own_addr;
+    return 1;
+}
+
 static enum hvd_status choose_listener(struct hvi_job *j, struct hvi_err *err)
 {
-    const char *address = j->own_addr;
+    const char *addr[HVI_JOB_OTHERS_MAX];
+    size_t n = choose_addresses(j, addr);
     int first = j->opts->port, last = j->opts->port_last;
     int port = 0;
 
-    /* of several interfaces, each host is reached by its own */
-    bool several =
-        j->opts->interfaces == NULL || strchr(j->opts->interfaces, ',') != NULL;
-
-    j->anywhere = j->opts->advertise != NULL ||
-                  (several && !j->one_way && !hvi_netaddr_loopback(j->own_addr));
-    if (j->anywhere)
-        address = hvi_reach_any();
     if (first > 0) {
-        port = hvi_reach_port(address, first, last);
+        port = hvi_reach_port(addr, n, first, last);
         if (port == 0 && first == last)
             return hvi_fail(err, HVD_EIO, "--port: port %d of this host is taken",
                             first);
@@ -787,7 +791,7 @@ static enum hvd_status choose_listener(struct hvi_job *j, struct hvi_err *err)
                             "--port: all ports from %d to %d of this host are taken",
                             first, last);
     }
-    hvi_reach_endpoint(address, port, j->listen, sizeof j->listen);
+    hvi_reach_listen(addr, n, port, j->listen, sizeof j->listen);
     return HVD_OK;
 }
 

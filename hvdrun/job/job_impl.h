@@ -40,7 +40,7 @@ enum hvi_job_phase {
 /* After the end of its frames a process of ours, or the ssh that leads to it, has this
  * long to end too, and to say why. */
 #define HVI_JOB_LATE_MS 2000
-#define HVI_JOB_OTHERS_MAX 8    /* further addresses of this host */
+#define HVI_JOB_OTHERS_MAX 8    /* addresses of this host beside own_addr */
 #define HVI_JOB_SAID_BYTES 4096 /* the last of what an ssh wrote to stderr */
 
 /** What ssh, and the agent behind it, write to stderr. */
@@ -99,11 +99,14 @@ struct hvi_job {
     char agent_path[PATH_MAX], coord_path[PATH_MAX]; /* here */
     struct hvi_rshell rshell;
     bool tcp; /* some host is remote: the coordinator listens on own_addr */
-    char listen[HVI_ADDR_MAX + 16];
+    char listen[HVI_JOB_OTHERS_MAX * (HVI_ADDR_MAX + 3) + 16];
     char other_text[HVI_JOB_OTHERS_MAX][HVI_ADDR_MAX + 16], *other[HVI_JOB_OTHERS_MAX];
     size_t nothers;
     bool anywhere; /* it listens on all addresses */
-    bool one_way;  /* to all remote hosts, by own_addr */
+    char named[HVI_JOB_OTHERS_MAX]
+              [HVI_ADDR_MAX]; /* it listens on these, own_addr first */
+    size_t nnamed;            /* of --network-interfaces; 0: not given */
+    bool one_way;             /* to all remote hosts, by own_addr */
     char own_addr[HVI_ADDR_MAX], master_addr[HVI_HOST_NAME_MAX + 1];
     char cwd[4096];
     int master_port;

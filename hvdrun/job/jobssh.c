@@ -75,12 +75,34 @@ static void real_name(const struct hvi_job *j, const struct hvi_host *host, char
     free(text);
 }
 
+/* --network-interfaces: their addresses, first the one that was found to lead to the hosts
+ * when it is among them. */
+static enum hvd_status take_interfaces(struct hvi_job *j, struct hvi_err *err)
+{
+    if (j->opts->interfaces == NULL)
+        return HVD_OK;
+    j->nnamed = hvi_netaddr_named(j->opts->interfaces, j->named, HVI_JOB_OTHERS_MAX);
+    if (j->nnamed == 0)
+        return hvi_fail(err, HVD_EINVAL,
+                        "--network-interfaces: no interface of this host with an "
+                        "address is named '%s'",
+                        j->opts->interfaces);
+    for (size_t i = 1; i < j->nnamed; i++)
+        if (strcmp(j->named[i], j->own_addr) == 0) {
+            memcpy(j->named[i], j->named[0], sizeof j->named[0]);
+            memcpy(j->named[0], j->own_addr, sizeof j->named[0]);
+        }
+    memcpy(j->own_addr, j->named[0], sizeof j->own_addr);
+    return HVD_OK;
+}
+
 enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
 {
     char name[HVI_HOST_NAME_MAX + 1], own[HVI_ADDR_MAX], peer[HVI_ADDR_MAX];
     bool found = false; /* good: also for other machines than this one */
     bool good = false;
     int looked = 0;
+    enum hvd_status rc;
 
     j->one_way = true;
     for (size_t i = 0; i < j->plan->nhosts; i++) {
@@ -106,12 +128,9 @@ enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
     }
     if (!found && !hvi_reach_own(j->own_addr)) /* ssh will say what it thinks of them */
         snprintf(j->own_addr, sizeof j->own_addr, "127.0.0.1");
-    if (j->opts->interfaces != NULL &&
-        !hvi_reach_interface(j->opts->interfaces, j->own_addr))
-        return hvi_fail(err, HVD_EINVAL,
-                        "--network-interfaces: no interface of this host with an "
-                        "address is named '%s'",
-                        j->opts->interfaces);
+    rc = take_interfaces(j, err);
+    if (rc != HVD_OK)
+        return rc;
     if (j->opts->advertise != NULL)
         snprintf(j->own_addr, sizeof j->own_addr, "%s", j->opts->advertise);
     if (!j->plan->host[0].remote)
@@ -120,21 +139,29 @@ enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
     return HVD_OK;
 }
 
+static void add_endpoint(struct hvi_job *j, const char *address, int port)
+{
+    if (strcmp(address, j->own_addr) == 0)
+        return;
+    j->other[j->nothers] = j->other_text[j->nothers];
+    hvi_reach_endpoint(address, port, j->other[j->nothers], sizeof j->other_text[0]);
+    j->nothers++;
+}
+
 void hvi_job_ssh_endpoints(struct hvi_job *j, int port)
 {
     char all[HVI_JOB_OTHERS_MAX][HVI_ADDR_MAX];
-    size_t n = j->anywhere && j->opts->advertise == NULL
-                   ? hvi_netaddr_far(j->opts->interfaces, all, HVI_JOB_OTHERS_MAX)
-                   : 0;
+    size_t n = 0;
 
     hvi_reach_endpoint(j->own_addr, port, j->endpoint, sizeof j->endpoint);
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(all[i], j->own_addr) == 0)
-            continue;
-        j->other[j->nothers] = j->other_text[j->nothers];
-        hvi_reach_endpoint(all[i], port, j->other[j->nothers], sizeof j->other_text[0]);
-        j->nothers++;
-    }
+    if (j->opts->advertise != NULL)
+        return;
+    if (j->anywhere)
+        n = hvi_netaddr_far(NULL, all, HVI_JOB_OTHERS_MAX);
+    for (size_t i = 0; i < n; i++)
+        add_endpoint(j, all[i], port);
+    for (size_t i = 0; i < j->nnamed; i++)
+        add_endpoint(j, j->named[i], port);
 }
 
 /* ---- what ssh says */

@@ -65,7 +65,8 @@ static bool has(char (*list)[HVI_ADDR_MAX], size_t n, const char *address)
     return false;
 }
 
-size_t hvi_netaddr_far(const char *names, char (*out)[HVI_ADDR_MAX], size_t max)
+static size_t collect(const char *names, bool (*leave_out)(const struct sockaddr *),
+                      char (*out)[HVI_ADDR_MAX], size_t max)
 {
     struct ifaddrs *list = NULL;
     size_t n = 0;
@@ -75,11 +76,40 @@ size_t hvi_netaddr_far(const char *names, char (*out)[HVI_ADDR_MAX], size_t max)
     for (const struct ifaddrs *i = list; i != NULL && n < max; i = i->ifa_next)
         if (i->ifa_addr != NULL && (i->ifa_flags & IFF_UP) != 0 &&
             hvi_netaddr_listed(names, i->ifa_name) &&
-            hvi_netaddr_text(i->ifa_addr, out[n]) &&
-            !hvi_netaddr_near_only(i->ifa_addr) && !has(out, n, out[n]))
+            hvi_netaddr_text(i->ifa_addr, out[n]) && !leave_out(i->ifa_addr) &&
+            !has(out, n, out[n]))
             n++;
     freeifaddrs(list);
     return n;
+}
+
+size_t hvi_netaddr_far(const char *names, char (*out)[HVI_ADDR_MAX], size_t max)
+{
+    return collect(names, hvi_netaddr_near_only, out, max);
+}
+
+size_t hvi_netaddr_named(const char *names, char (*out)[HVI_ADDR_MAX], size_t max)
+{
+    size_t n = hvi_netaddr_far(names, out, max);
+
+    return n > 0 ? n : collect(names, hvi_netaddr_scoped, out, max);
+}
+
+bool hvi_netaddr_of(const char *names, const char *address)
+{
+    size_t n = strcspn(address, "%"); /* a scope says no more than the names */
+    struct ifaddrs *list = NULL;
+    char text[HVI_ADDR_MAX];
+    bool is = false;
+
+    if (getifaddrs(&list) != 0)
+        return false;
+    for (const struct ifaddrs *i = list; i != NULL && !is; i = i->ifa_next)
+        is = i->ifa_addr != NULL && hvi_netaddr_listed(names, i->ifa_name) &&
+             hvi_netaddr_text(i->ifa_addr, text) && strlen(text) == n &&
+             memcmp(text, address, n) == 0;
+    freeifaddrs(list);
+    return is;
 }
 
 void hvi_netaddrs_own(struct hvi_netaddrs *out)

@@ -27,6 +27,12 @@ bool hvi_netaddr_listed(const char *names, const char *name);
  */
 size_t hvi_netaddr_far(const char *names, char (*out)[HVI_ADDR_MAX], size_t max);
 
+/** As hvi_netaddr_far; where these interfaces have no such address, their near ones that
+ *  mean something without an interface: those of lo, say. */
+size_t hvi_netaddr_named(const char *names, char (*out)[HVI_ADDR_MAX], size_t max);
+/** One of these interfaces (not NULL) has this address; it may be a near one. */
+bool hvi_netaddr_of(const char *names, const char *address);
+
 /** All addresses of this host, also near ones. Free with hvi_netaddrs_fini(). */
 struct hvi_netaddrs {
     char (*list)[HVI_ADDR_MAX]; /* [n] */

@@ -53,6 +53,23 @@ run hosts_exec 1 hvdrun -np 3 --network-interfaces eth0,lan9,ib0 -H host1,host2,
 expect_status 0
 echo "ok --network-interfaces chooses among them"
 
+# Where anything listens on host $1, but for sshd: its addresses
+listens() { ip netns exec "$(ns "$1")" ss -Hltn | awk '{print $4}' | grep -v ':22$' | sed 's/:[0-9]*$//' | sort | tr '\n' ' '; }
+same() { [ "$(listens "$1")" = "$2" ]; }
+rm -f go
+# shellcheck disable=SC2016
+hosts_exec 1 hvdrun -np 3 --network-interfaces eth0,lan9,ib0 -H host1,host2,host3 \
+    sh -c 'until [ "$HVD_RANK" != 2 ] || [ -e go ]; do sleep 0.1; done; exec ./sum' >out 2>err &
+job=$!
+await 10 "host1: coordinator and rank 0 on the addresses of eth0 and lan9, nobody elsewhere" \
+    same 1 "10.78.0.1 10.78.0.1 10.79.0.1 10.79.0.1 "
+await 10 "host2: rank 1 on those of eth0 and ib0, nobody elsewhere" same 2 "10.78.0.2 10.80.0.2 "
+touch go
+wait $job || die "status $?, not 0"
+run hosts_exec 1 hvdrun -np 3 --network-interfaces eth0,lan9 -x HVD_NETWORK_INTERFACES=lan9 -H host1,host2,host3 ./sum
+expect_line err '^.1.<stderr>.*no interface of this host with an address is named .lan9.'
+echo "ok nothing listens on the addresses of other interfaces"
+
 # The first way that host3 is offered to host2 swallows what is sent: a route to nowhere.
 ip -n "$(ns 3)" route add 10.78.0.0/24 via 10.80.0.77
 ip -n "$(ns 3)" neigh replace 10.80.0.77 lladdr 02:00:00:00:de:ad dev ib0 nud permanent

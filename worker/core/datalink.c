@@ -14,10 +14,8 @@
  */
 #include "worker/core/datalink.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdatomic.h>
@@ -31,6 +29,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/env.h"
+#include "proto/base/listenall.h"
 #include "proto/base/log.h"
 #include "proto/base/tmpdir.h"
 #include "worker/core/dial.h"
@@ -96,97 +95,79 @@ static enum hvd_status open_unix(struct hvi_listener *l, struct hvi_err *err)
     return HVD_OK;
 }
 
-static void set_port(struct sockaddr *sa, int port)
-{
-    if (sa->sa_family == AF_INET)
-        ((struct sockaddr_in *)(void *)sa)->sin_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in6 *)(void *)sa)->sin6_port = htons((uint16_t)port);
-}
-
 /* HVD_PORT_RANGE: "N-M"; not set: any port. Whoever asks for a range has a firewall:
  * there is no other port to fall back on. */
-static enum hvd_status bind_in_range(int fd, struct sockaddr *sa, socklen_t n,
-                                     struct hvi_err *err)
+static enum hvd_status port_range(const char *text, int *first, int *last,
+                                  struct hvi_err *err)
 {
-    const char *text = hvi_env("PORT_RANGE");
-    int first = 0;
-    int last = 0;
-    int got = text != NULL ? sscanf(text, "%d-%d", &first, &last) : 0;
+    int got = text != NULL ? sscanf(text, "%d-%d", first, last) : 0;
 
-    last = got == 1 ? first : last;
-    if (text != NULL && (got < 1 || first < 1 || last < first || last > 65535))
+    if (got == 1)
+        *last = *first;
+    if (text != NULL && (got < 1 || *first < 1 || *last < *first || *last > 65535))
         return hvi_fail(err, HVD_EINVAL, "HVD_PORT_RANGE: '%.40s' is not N-M", text);
-    for (int port = first; port <= last; port++) {
-        set_port(sa, port);
-        if (bind(fd, sa, n) == 0)
-            return HVD_OK;
-        if (errno != EADDRINUSE)
-            break;
-    }
-    if (text != NULL && errno == EADDRINUSE)
+    return HVD_OK;
+}
+
+static enum hvd_status cannot_listen(const char *range, struct hvi_err *err)
+{
+    if (errno == EMFILE || errno == ENFILE)
+        return no_socket(err);
+    if (range != NULL && errno == EADDRINUSE)
         return hvi_fail(err, HVD_EIO,
                         "HVD_PORT_RANGE: all ports of %.40s are taken; each rank of a "
                         "host needs one",
-                        text);
+                        range);
     return hvi_fail(err, HVD_EIO, "cannot listen for peers: %s", strerror(errno));
 }
 
-#define STREAM (SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK)
-
-/* A socket for all addresses of this host, and what to bind it to. -1, errno. */
-static int any_socket(struct sockaddr_storage *sa, socklen_t *n)
+/* On each way. One that has gone meanwhile is not offered. */
+static enum hvd_status listen_on_ways(struct hvi_listener *l, struct hvi_ways *ways,
+                                      struct hvi_err *err)
 {
-    int fd = socket(AF_INET6, STREAM, 0);
-    int no = 0;
+    const char *range = hvi_env("PORT_RANGE");
+    const char *addr[HVI_WAYS_MAX];
+    int fds[HVI_WAYS_MAX];
+    int first = 0, last = 0, port;
+    enum hvd_status rc = port_range(range, &first, &last, err);
 
-    memset(sa, 0, sizeof *sa);
-    if (fd >= 0 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) == 0) {
-        sa->ss_family = AF_INET6;
-        *n = sizeof(struct sockaddr_in6);
-        return fd;
+    if (rc != HVD_OK)
+        return rc;
+    for (int i = 0; i < ways->n; i++)
+        addr[i] = ways->addr[i];
+    if (!hvi_listen_all(addr, (size_t)ways->n, first, last, fds, &port))
+        return cannot_listen(range, err);
+    for (int i = 0; i < ways->n; i++) {
+        if (fds[i] < 0)
+            continue;
+        memcpy(l->ways.addr[l->ways.n], ways->addr[i], HVI_WAY_BYTES);
+        l->tcp_fd[l->ways.n++] = fds[i];
     }
-    if (fd >= 0)
-        close(fd);
-    sa->ss_family = AF_INET; /* a kernel without IPv6 */
-    *n = sizeof(struct sockaddr_in);
-    return socket(AF_INET, STREAM, 0);
+    l->port = (uint16_t)port;
+    return HVD_OK;
 }
 
 static enum hvd_status open_tcp(struct hvi_listener *l, int near_fd,
                                 struct hvi_err *err)
 {
-    struct sockaddr_storage sa;
+    const char *names = hvi_env("NETWORK_INTERFACES");
+    struct sockaddr_storage sa = {.ss_family = AF_UNSPEC};
     socklen_t n = sizeof sa;
-    struct sockaddr_in loop = {.sin_family = AF_INET,
-                               .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
-    char near[HVI_WAY_BYTES], port[16];
-    enum hvd_status rc;
+    char near[HVI_WAY_BYTES] = "127.0.0.1";
+    struct hvi_ways ways;
 
-    memset(&sa, 0, sizeof sa);
-    if (near_fd < 0 || getsockname(near_fd, (struct sockaddr *)&sa, &n) != 0 ||
-        (sa.ss_family != AF_INET && sa.ss_family != AF_INET6)) {
-        memcpy(&sa, &loop, sizeof loop);
-        n = sizeof loop;
-    }
-    if (getnameinfo((struct sockaddr *)&sa, n, near, sizeof near, NULL, 0,
+    if (near_fd >= 0 && getsockname(near_fd, (struct sockaddr *)&sa, &n) == 0 &&
+        (sa.ss_family == AF_INET || sa.ss_family == AF_INET6) &&
+        getnameinfo((struct sockaddr *)&sa, n, near, sizeof near, NULL, 0,
                     NI_NUMERICHOST) != 0)
         return hvi_fail(err, HVD_EIO, "cannot listen for peers: no address");
-    hvi_ways_find(near, hvi_env("NETWORK_INTERFACES"), &l->ways);
-    set_port((struct sockaddr *)&sa, 0);
-    l->tcp_fd = l->ways.n > 1 ? any_socket(&sa, &n) : socket(sa.ss_family, STREAM, 0);
-    if (l->tcp_fd < 0)
-        return no_socket(err);
-    rc = bind_in_range(l->tcp_fd, (struct sockaddr *)&sa, n, err);
-    if (rc != HVD_OK)
-        return rc;
-    if (listen(l->tcp_fd, SOMAXCONN) != 0 ||
-        getsockname(l->tcp_fd, (struct sockaddr *)&sa, &n) != 0 ||
-        getnameinfo((struct sockaddr *)&sa, n, NULL, 0, port, sizeof port,
-                    NI_NUMERICSERV) != 0)
-        return hvi_fail(err, HVD_EIO, "cannot listen for peers: %s", strerror(errno));
-    l->port = (uint16_t)strtoul(port, NULL, 10);
-    return HVD_OK;
+    hvi_ways_find(near, names, &ways);
+    if (ways.n == 0)
+        return hvi_fail(err, HVD_EINVAL,
+                        "HVD_NETWORK_INTERFACES (--network-interfaces): no interface "
+                        "of this host with an address is named '%s'",
+                        names);
+    return listen_on_ways(l, &ways, err);
 }
 
 enum hvd_status hvi_listener_open(struct hvi_listener *l, int near_fd, bool unix_too,
@@ -195,7 +176,7 @@ enum hvd_status hvi_listener_open(struct hvi_listener *l, int near_fd, bool unix
     enum hvd_status rc = HVD_OK;
 
     memset(l, 0, sizeof *l);
-    l->unix_fd = l->tcp_fd = -1;
+    l->unix_fd = -1;
     if (unix_too)
         rc = open_unix(l, err);
     if (rc == HVD_OK && tcp_too)
@@ -211,11 +192,12 @@ void hvi_listener_close(struct hvi_listener *l)
         close(l->unix_fd);
         unlink(l->path);
     }
-    if (l->tcp_fd >= 0)
-        close(l->tcp_fd);
+    for (int i = 0; i < l->ways.n; i++)
+        close(l->tcp_fd[i]);
     if (l->dir[0] != '\0')
         rmdir(l->dir);
-    l->unix_fd = l->tcp_fd = -1;
+    l->unix_fd = -1;
+    l->ways.n = 0;
     l->dir[0] = l->path[0] = '\0';
 }
 
@@ -687,23 +669,29 @@ static enum hvd_status accept_all(struct meeting *g, int listen_fd, struct hvi_e
     }
 }
 
-/* Poll set: [0] Unix listener, [1] TCP listener, [2] watch, then the links. */
+/* The poll set: Unix listener, watch, TCP listeners, then the links. */
+#define AT_TCP 2
+#define AT_LINKS (AT_TCP + HVI_WAYS_MAX)
+
 static void fill_poll(struct meeting *g, const struct hvi_listener *l, struct pollfd *p,
                       int *timeout_ms)
 {
     p[0] = (struct pollfd){.fd = l->unix_fd, .events = POLLIN};
-    p[1] = (struct pollfd){.fd = l->tcp_fd, .events = POLLIN};
-    p[2] = (struct pollfd){.fd = g->m->watch_fd, .events = POLLIN};
+    p[1] = (struct pollfd){.fd = g->m->watch_fd, .events = POLLIN};
+    for (int i = 0; i < HVI_WAYS_MAX; i++)
+        p[AT_TCP + i] =
+            (struct pollfd){.fd = i < l->ways.n ? l->tcp_fd[i] : -1, .events = POLLIN};
+    p += AT_LINKS;
     for (int i = 0; i < g->nlinks; i++) {
         struct link *k = &g->links[i];
 
-        p[3 + i] = (struct pollfd){.fd = k->fd, .events = POLLIN};
+        p[i] = (struct pollfd){.fd = k->fd, .events = POLLIN};
         if (k->state == LINK_DONE || k->state == LINK_UNSET) {
-            p[3 + i].fd = -1;
+            p[i].fd = -1;
             continue;
         }
         if (hvi_buf_size(&k->out) > 0)
-            p[3 + i].events = POLLOUT;
+            p[i].events = POLLOUT;
         if (hvi_ms_left(k->deadline_ms) < *timeout_ms)
             *timeout_ms = hvi_ms_left(k->deadline_ms);
     }
@@ -771,20 +759,21 @@ static enum hvd_status meet(struct meeting *g, struct hvi_listener *l, struct po
         if (timeout_ms == 0)
             return HVD_ETIMEDOUT;
         fill_poll(g, l, p, &timeout_ms);
-        if (poll(p, 3 + (nfds_t)n, timeout_ms) < 0) {
+        if (poll(p, AT_LINKS + (nfds_t)n, timeout_ms) < 0) {
             if (errno == EINTR)
                 continue;
             return hvi_fail(err, HVD_EIO, "poll: %s", strerror(errno));
         }
-        if (p[2].revents != 0 && g->m->on_watch(g->m->arg))
+        if (p[1].revents != 0 && g->m->on_watch(g->m->arg))
             return HVD_INPROGRESS;
-        rc = step_links(g, p + 3, n, err);
+        rc = step_links(g, p + AT_LINKS, n, err);
         if (rc != HVD_OK)
             return rc;
         if (p[0].revents != 0)
             rc = accept_all(g, l->unix_fd, err);
-        if (rc == HVD_OK && p[1].revents != 0)
-            rc = accept_all(g, l->tcp_fd, err);
+        for (int i = 0; i < l->ways.n && rc == HVD_OK; i++)
+            if (p[AT_TCP + i].revents != 0)
+                rc = accept_all(g, l->tcp_fd[i], err);
         if (rc != HVD_OK)
             return rc;
     }
@@ -800,7 +789,7 @@ enum hvd_status hvi_meet_run(struct hvi_meet *m, struct hvi_listener *l,
                         .cap = ntargets * HVI_WAYS_MAX + more + STRANGERS_MAX,
                         .missing = ntargets + more,
                         .host = -1};
-    struct pollfd *p = calloc((size_t)g.cap + 3, sizeof *p);
+    struct pollfd *p = calloc((size_t)g.cap + AT_LINKS, sizeof *p);
     enum hvd_status rc = HVD_OK;
 
     g.links = calloc((size_t)g.cap, sizeof *g.links);

@@ -15,24 +15,28 @@
 
 /** Where peers reach this worker. */
 struct hvi_listener {
-    int unix_fd, tcp_fd;  /* -1: none */
+    int unix_fd;          /* -1: none */
     char dir[80];         /* own 0700 directory to remove, "": none */
     char path[108];       /* of the Unix socket, "": none */
-    struct hvi_ways ways; /* to the TCP socket */
+    struct hvi_ways ways; /* n 0: no TCP */
+    int tcp_fd
+        [HVI_WAYS_MAX]; /* [ways.n] one on each of their addresses, all of one port */
     uint16_t port;
 };
 
 /**
- * @param near_fd  connection to the coordinator: a TCP one gives the address to listen
- * on, else loopback; when this host has further addresses (those of
- * HVD_NETWORK_INTERFACES, where that is set), it listens on all
+ * @param near_fd  connection to the coordinator: a TCP one gives the first address to
+ * listen on, else loopback; further ones are those of this host, and where
+ * HVD_NETWORK_INTERFACES is set all are of these
  * @param unix_too, tcp_too  which to open
  *
- * On failure nothing is left open. HVD_ELIMIT (descriptors), HVD_EIO.
+ * On failure nothing is left open. HVD_ELIMIT (descriptors), HVD_EIO; HVD_EINVAL
+ * (HVD_PORT_RANGE, HVD_NETWORK_INTERFACES).
  */
 enum hvd_status hvi_listener_open(struct hvi_listener *l, int near_fd, bool unix_too,
                                   bool tcp_too, struct hvi_err *err);
-void hvi_listener_close(struct hvi_listener *l); /* also when never opened: fds -1 */
+void hvi_listener_close(
+    struct hvi_listener *l); /* also when never opened: unix_fd -1, rest 0 */
 
 /** What links of one attempt to form have in common. */
 struct hvi_meet {

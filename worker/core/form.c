@@ -130,7 +130,7 @@ static enum hvd_status say_hello(struct forming *f, const struct hvd_config *con
     m.host = host;
     m.pid = (int32_t)getpid();
     m.unix_path = f->listener.path;
-    if (f->listener.tcp_fd >= 0) {
+    if (f->listener.ways.n > 0) {
         for (int i = 0; i < f->listener.ways.n; i++)
             addr[m.n_tcp_addrs++] = f->listener.ways.addr[i];
         m.tcp_addrs = addr;
@@ -277,7 +277,7 @@ static enum hvd_status make_segment(struct forming *f, struct host h,
     enum hvd_status rc = HVD_OK;
     int fd = -1;
 
-    unix_only.tcp_fd = -1; /* who comes there is for plane tcp, and waits */
+    unix_only.ways.n = 0; /* who comes there is for plane tcp, and waits */
     init_meet(f, &m);
     m.fds = new_fds(c->size);
     if (m.fds == NULL)
@@ -676,7 +676,7 @@ enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **o
                              struct hvi_err *err)
 {
     const char *endpoint = hvi_env("COORDINATOR");
-    struct forming f = {.c = hvi_ctx_new(), .listener = {.unix_fd = -1, .tcp_fd = -1}};
+    struct forming f = {.c = hvi_ctx_new(), .listener = {.unix_fd = -1}};
     enum hvd_status rc = HVD_OK;
 
     if (f.c == NULL)

@@ -11,7 +11,8 @@ void hvi_ways_find(const char *first, const char *names, struct hvi_ways *out)
     size_t n;
 
     memset(out, 0, sizeof *out);
-    snprintf(out->addr[out->n++], HVI_WAY_BYTES, "%s", first);
+    if (names == NULL || hvi_netaddr_loopback(first) || hvi_netaddr_of(names, first))
+        snprintf(out->addr[out->n++], HVI_WAY_BYTES, "%s", first);
     if (hvi_netaddr_loopback(first))
         return;
     n = hvi_netaddr_far(names, far, HVI_WAYS_MAX);

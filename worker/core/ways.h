@@ -14,12 +14,12 @@ struct hvi_ways {
 };
 
 /**
- * @param first  the address that is known to work; stays the first. A loopback one stays
- *               alone: nobody else is meant to come.
- * @param names  of the interfaces whose addresses follow, "eth0,ib0"; NULL: of all that
- *               are up. Loopback and link-local addresses are left out.
+ * @param first  the address that is known to work; the first, unless names leave it out.
+ *               A loopback one stays alone: nobody else is meant to come.
+ * @param names  of the only interfaces to be used, "eth0,ib0"; NULL: of all that are up.
+ *               What follows the first is no loopback or link-local address.
  *
- * Blocks  no.
+ * out->n is 0 when none of these interfaces has an address. Blocks  no.
  */
 void hvi_ways_find(const char *first, const char *names, struct hvi_ways *out);
 

@@ -27,7 +27,7 @@ struct peer {
     struct hvi_msg msg; /* the last received; freed by the next */
 };
 
-/** "unix:PATH" or "tcp:127.0.0.1:PORT". -1: refused. */
+/** "unix:PATH" or "tcp:127.0.0.N:PORT". -1: refused. */
 static inline int peer_dial(const char *where)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
@@ -41,7 +41,7 @@ static inline int peer_dial(const char *where)
             return fd;
     } else {
         fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        in.sin_addr.s_addr = htonl(0x7f000000u | (unsigned)atoi(where + 12));
         in.sin_port = htons((uint16_t)atoi(strrchr(where, ':') + 1));
         if (connect(fd, (struct sockaddr *)&in, sizeof in) == 0)
             return fd;

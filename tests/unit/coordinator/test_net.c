@@ -161,6 +161,33 @@ Test(net, serves_epochs_over_a_unix_socket, .timeout = 30)
     whole_life(NULL);
 }
 
+Test(net, listens_on_each_address_of_a_list_and_no_other, .timeout = 30)
+{
+    struct served *s =
+        served_new("tcp:127.0.0.2,127.0.0.3:0", &(struct hvi_core_config){.np = 2});
+    char *last = strstr(s->where, "127.0.0.2") + 8;
+    struct hvi_err err = {""};
+    struct peer p[2];
+
+    for (int i = 0; i < 2; i++) {
+        *last = (char)('2' + i);
+        cr_assert_eq(
+            peer_open(&p[i], s->where, s->key, s->job_id, HVI_ROLE_WORKER, &err),
+            HVD_OK, "%s: %s", s->where, err.text);
+        peer_hello(&p[i], i, "here", 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        cr_assert(peer_expect(&p[i], HVI_MSG_WELCOME), "no WELCOME for rank %d", i);
+        peer_formed(&p[i], 1, 1);
+    }
+    leave_all(p, 2, 1);
+    *last = '1';
+    cr_assert_neq(peer_open(&p[0], s->where, s->key, s->job_id, HVI_ROLE_WORKER, &err),
+                  HVD_OK);
+    served_end(s);
+    served_free(s);
+}
+
 Test(net, serves_epochs_over_tcp, .timeout = 30)
 {
     whole_life("tcp:127.0.0.1:0");

@@ -38,7 +38,11 @@ Test(ways, the_known_one_is_first_and_no_other_is_near_only, .timeout = 5)
         cr_assert_null(strchr(w.addr[i], '%'), "%s", w.addr[i]);
     }
     hvi_ways_find("192.0.2.77", "no-such,nor-this", &w);
-    cr_assert_eq(w.n, 1);
+    cr_assert_eq(w.n, 0, "an address of other interfaces is not used");
+    for (size_t i = 0; i < own.n; i++) {
+        hvi_ways_find(own.list[i], "no-such,nor-this", &w);
+        cr_assert_eq(w.n, hvi_netaddr_loopback(own.list[i]) ? 1 : 0, "%s", own.list[i]);
+    }
     cr_assert_not(hvi_netaddrs_have(&own, "192.0.2.77"));
     cr_assert(hvi_netaddrs_have(&own, "127.0.0.1"));
     hvi_netaddrs_fini(&own);

@@ -20,16 +20,6 @@ Test(reach, what_is_no_address_is_said_so, .timeout = 10)
     cr_assert_not(hvi_reach_toward("256.1.1.1.1 x", own, peer));
 }
 
-Test(reach, interfaces_by_name_the_first_that_has_an_address, .timeout = 10)
-{
-    char own[HVI_ADDR_MAX];
-
-    cr_assert(hvi_reach_interface("nope0,lo", own));
-    cr_assert(strcmp(own, "127.0.0.1") == 0 || strcmp(own, "::1") == 0, "%s", own);
-    cr_assert_not(hvi_reach_interface("nope0,l", own));
-    cr_assert_not(hvi_reach_interface("", own));
-}
-
 Test(reach, loopback_is_of_no_use_to_others, .timeout = 5)
 {
     cr_assert(hvi_netaddr_loopback("127.0.1.1"));
@@ -46,4 +36,7 @@ Test(reach, endpoints_put_brackets_where_needed, .timeout = 5)
     cr_assert_str_eq(text, "tcp:10.0.0.1:0");
     hvi_reach_endpoint("fd00::1", 80, text, sizeof text);
     cr_assert_str_eq(text, "tcp:[fd00::1]:80");
+    hvi_reach_listen((const char *const[]){"10.0.0.1", "fd00::1"}, 2, 0, text,
+                     sizeof text);
+    cr_assert_str_eq(text, "tcp:10.0.0.1,[fd00::1]:0");
 }

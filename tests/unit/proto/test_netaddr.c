@@ -60,3 +60,19 @@ Test(netaddr, far_ones_are_own_ones, .timeout = 5)
     cr_assert_leq(hvi_netaddr_far(NULL, far, 1), 1);
     hvi_netaddrs_fini(&own);
 }
+
+Test(netaddr, interfaces_by_name, .timeout = 10)
+{
+    char all[4][HVI_ADDR_MAX];
+    size_t n = hvi_netaddr_named("nope0,lo", all, 4);
+
+    cr_assert_geq(n, 1);
+    for (size_t i = 0; i < n; i++) {
+        cr_assert(hvi_netaddr_loopback(all[i]), "%s", all[i]);
+        cr_assert(hvi_netaddr_of("lo", all[i]));
+        cr_assert(!hvi_netaddr_of("nope0,l", all[i]));
+    }
+    cr_assert_eq(hvi_netaddr_named("nope0,l", all, 4), 0);
+    cr_assert_eq(hvi_netaddr_named("", all, 4), 0);
+    cr_assert_eq(hvi_netaddr_far("lo", all, 4), 0);
+}
