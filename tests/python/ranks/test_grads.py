@@ -110,6 +110,12 @@ def losses(hvd):
         "allreduce_product": ((4,), lambda x: (hvd.allreduce(x, op=hvd.Product) * weight).sum()),
         "grouped_allreduce": ((3,), lambda x: sum(
             (t ** 2).sum() * weight for t in hvd.grouped_allreduce([x, 2 * x], op=hvd.Sum))),
+        "grouped_min": ((4,), lambda x: sum(
+            (t * weight).sum() for t in hvd.grouped_allreduce([x, 2 * x], op=hvd.Min))),
+        "grouped_product": ((3,), lambda x: sum(
+            (t * weight).sum() for t in hvd.grouped_allreduce([x, 2 * x], op=hvd.Product))),
+        "allreduce_max_of_negatives": ((4,), lambda x: (hvd.allreduce(
+            x, op=hvd.Max, prescale_factor=-0.7, postscale_factor=1.1) * weight).sum()),
         "allgather": ((me + 1, 2), lambda x: (hvd.allgather(x) ** 3).sum() * weight),
         "grouped_allgather": ((me + 1, 2), lambda x: sum(
             (t ** 2).sum() * weight for t in hvd.grouped_allgather([x, x * 2]))),
@@ -126,7 +132,8 @@ def losses(hvd):
 
 @pytest.mark.parametrize("name", [
     "allreduce_sum", "allreduce_average", "allreduce_scaled", "allreduce_min", "allreduce_max",
-    "allreduce_product", "grouped_allreduce", "allgather", "grouped_allgather", "broadcast",
+    "allreduce_product", "grouped_allreduce", "grouped_min", "grouped_product",
+    "allreduce_max_of_negatives", "allgather", "grouped_allgather", "broadcast",
     "alltoall", "reducescatter_sum", "reducescatter_average", "grouped_reducescatter"])
 def test_exact_gradients_are_the_mathematical_ones(hvd, name):
     shape, f = losses(hvd)[name]
@@ -140,6 +147,20 @@ def test_exact_gradients_are_the_mathematical_ones(hvd, name):
     finally:
         hvd.exact_gradients(before)
     assert torch.allclose(leaf.grad, want, rtol=1e-5, atol=1e-6), (leaf.grad, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_exact_gradient_of_a_scaled_extreme_is_never_lost(hvd, dtype):
+    generator = torch.Generator().manual_seed(hvd.rank())
+    x = torch.rand(2000, generator=generator).to(dtype).requires_grad_()
+    before = hvd.exact_gradients(True)
+    try:
+        hvd.allreduce(x, op=hvd.Max, prescale_factor=0.1, postscale_factor=0.3).sum().backward()
+    finally:
+        hvd.exact_gradients(before)
+    total = hvd.allreduce(x.grad.float(), op=hvd.Sum)
+    want = torch.full((2000,), hvd.size() * 0.1 * 0.3)
+    assert torch.allclose(total, want, rtol=0.02), total[(total - want).abs() > 0.001]
 
 
 def test_gradient_of_a_product_with_a_zero(hvd):

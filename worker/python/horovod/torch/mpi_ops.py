@@ -417,18 +417,23 @@ class HorovodAllreduce(torch.autograd.Function):
         handle = allreduce_async(tensor, None, name, op, prescale_factor, postscale_factor,
                                  process_set)
         output = synchronize(handle)
-        if _exact and op in (Min, Max, Product):
+        if _selects(ctx):
             ctx.save_for_backward(tensor, output)
         return output
 
     @staticmethod
     def backward(ctx, grad_output):
-        if ctx.exact and ctx.op in (Min, Max, Product):
+        if _selects(ctx):
             grad = _exact_grad(ctx, grad_output, *ctx.saved_tensors)
         else:
             grad = allreduce(grad_output, op=ctx.op, prescale_factor=ctx.factors[0],
                              postscale_factor=ctx.factors[1], process_set=ctx.process_set)
         return grad, None, None, None, None, None, None
+
+
+def _selects(ctx):
+    """Is the gradient another one than the same reduction of the gradients?"""
+    return ctx.exact and ctx.op in (Min, Max, Product)
 
 
 def _exact_grad(ctx, grad_output, tensor, output):
@@ -440,10 +445,12 @@ def _exact_grad(ctx, grad_output, tensor, output):
         return total * output / torch.where(tensor == 0, torch.ones_like(tensor), tensor) * (
             (tensor != 0).to(tensor.dtype)
         ) + _zero_factor_grad(ctx, total, tensor, pre, post, n)
-    # equal extremes share the gradient
-    mine = (tensor * pre * post == output).to(total.dtype)
+    # equal extremes share the gradient; asked without factors, whose rounding could differ
+    signed = tensor.detach() if pre >= 0 else -tensor.detach()
+    extreme = allreduce(signed, op=ctx.op, process_set=ctx.process_set)
+    mine = (signed == extreme).to(total.dtype)
     ties = allreduce(mine, op=Sum, process_set=ctx.process_set)
-    return total * mine / ties.clamp(min=1) * (pre * post)
+    return total * mine / torch.where(ties == 0, torch.ones_like(ties), ties) * (pre * post)
 
 
 def _zero_factor_grad(ctx, total, tensor, pre, post, n):
@@ -510,16 +517,25 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
         ctx.op = op
         ctx.factors = (prescale_factor, postscale_factor)
         ctx.process_set = process_set
+        ctx.exact = _exact
         handle = grouped_allreduce_async(list(tensors), None, name, op, prescale_factor,
                                          postscale_factor, process_set)
-        return tuple(synchronize(handle))
+        outputs = tuple(synchronize(handle))
+        if _selects(ctx):
+            ctx.save_for_backward(*tensors, *outputs)
+        return outputs
 
     @staticmethod
     def backward(ctx, *grad_output):
-        reduced = grouped_allreduce(
-            list(grad_output), op=ctx.op, prescale_factor=ctx.factors[0],
-            postscale_factor=ctx.factors[1], process_set=ctx.process_set,
-        )
+        if _selects(ctx):
+            tensors = ctx.saved_tensors[: len(grad_output)]
+            outputs = ctx.saved_tensors[len(grad_output) :]
+            reduced = [_exact_grad(ctx, *one) for one in zip(grad_output, tensors, outputs)]
+        else:
+            reduced = grouped_allreduce(
+                list(grad_output), op=ctx.op, prescale_factor=ctx.factors[0],
+                postscale_factor=ctx.factors[1], process_set=ctx.process_set,
+            )
         return (None, None, None, None, None, None, *reduced)
 
 
