@@ -52,13 +52,16 @@ PROTO_SRC := $(call find_c,proto)
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 reduce_arch := $(if $(filter x86_64,$(MACHINE)),x86,$(if $(filter aarch64 arm64,$(MACHINE)),arm64,other))
 reduce_skip := $(foreach d,$(filter-out $(reduce_arch),x86 arm64 other),worker/plane/reduce/$(d)/%)
+# a rank's vfork: the sanitizers follow only those that they know
+vclone_arch := $(if $(SAN),other,$(if $(filter x86_64,$(MACHINE)),x86,other))
+vclone_skip := hvdrun/agent/vclone/$(if $(filter x86,$(vclone_arch)),other,x86).c
 # the GPU plane's tables are held against the toolkit's headers where there are some
 CUDA_HOME ?= /usr/local/cuda
 HAVE_CUDA := $(and $(wildcard $(CUDA_HOME)/include/cuda.h),$(wildcard $(CUDA_HOME)/include/nccl.h))
 cuda_skip := $(if $(HAVE_CUDA),,worker/plane/nccl/headers.c)
 WORKER_SRC := $(filter-out $(reduce_skip) $(cuda_skip),$(call find_c,worker/core worker/board worker/plane))
 COORD_SRC := $(call find_c,coordinator)
-HVDRUN_SRC := $(filter-out $(topo_skip),$(call find_c,hvdrun))
+HVDRUN_SRC := $(filter-out $(topo_skip) $(vclone_skip),$(call find_c,hvdrun))
 MAIN_SRC := coordinator/main.c hvdrun/main.c hvdrun/agent/main.c
 LIB_SRC := $(PROTO_SRC) $(WORKER_SRC)
 ALL_SRC := $(filter-out $(MAIN_SRC),$(PROTO_SRC) $(WORKER_SRC) $(COORD_SRC) $(HVDRUN_SRC))

@@ -238,6 +238,9 @@ static void on_started(struct hvi_rank *r, const struct hvi_spawn_failure *f)
                  "no debugger can hold a rank here: ptrace: %s; is it forbidden "
                  "(kernel.yama.ptrace_scope, a container)?",
                  strerror(f->error));
+    } else if (f->stage == HVI_SPAWN_KEEPER) {
+        snprintf(text, sizeof text, "cannot start a rank: the keeper process %s",
+                 f->error == ETIMEDOUT ? "does not answer" : "is gone");
     } else if (f->stage == HVI_SPAWN_EXEC && r->debug == HVI_RANK_TERMINAL) {
         word_debugger(a, f->error, text, sizeof text);
     } else if (f->stage == HVI_SPAWN_EXEC) {

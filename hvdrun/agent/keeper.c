@@ -1,11 +1,12 @@
 #include "hvdrun/agent/keeper.h"
 
 /*
- * Happy path: ADD for each worker, acknowledged; REMOVE when it has ended; end of file
- * when the agent exits, which has said DONE; nothing is left to kill; the keeper exits.
+ * Happy path: ADD of each worker, which it sends itself before its exec; REMOVE when it
+ * has ended; end of file when the agent exits, which has said DONE; nothing is left to
+ * kill; the keeper exits.
  * Failure: the agent dies. The socket may still hold messages: they are read first, then
- * end of file, then every group is killed, and what had left its group (marked.h). A worker whose ADD was never read has not been allowed to exec
- * yet and ends by itself, because its go pipe closed with the agent.
+ * end of file, then every group is killed, and what had left its group (marked.h). A worker
+ * that has not sent its ADD yet dies with the agent (PDEATHSIG).
  */
 
 #include <errno.h>
@@ -104,7 +105,7 @@ static void serve(int fd, struct groups *g)
         if (n != (ssize_t)sizeof m)
             return; /* the agent is gone */
         apply(g, &m);
-        if (m.op == OP_ADD || m.op == OP_CGROUP)
+        if (m.op == OP_CGROUP)
             (void)!send(fd, &m.pgid, sizeof m.pgid, MSG_NOSIGNAL);
     }
 }
@@ -204,11 +205,20 @@ static enum hvd_status tell(struct hvi_keeper *k, const struct message *m,
     return HVD_OK;
 }
 
-enum hvd_status hvi_keeper_add(struct hvi_keeper *k, pid_t pgid, struct hvi_err *err)
+int hvi_keeper_add(const struct hvi_keeper *k, pid_t pgid)
 {
     struct message m = {.op = OP_ADD, .pgid = pgid};
+    struct pollfd p = {.fd = k->fd, .events = POLLOUT};
+    int n = 1;
 
-    return tell(k, &m, err);
+    while (n > 0 && send(k->fd, &m, sizeof m, MSG_NOSIGNAL) != (ssize_t)sizeof m) {
+        if (errno != EAGAIN && errno != EINTR)
+            return errno;
+        do /* its queue is full */
+            n = poll(&p, 1, ACK_TIMEOUT_MS);
+        while (n < 0 && errno == EINTR);
+    }
+    return n > 0 ? 0 : ETIMEDOUT;
 }
 
 void hvi_keeper_remove(struct hvi_keeper *k, pid_t pgid)

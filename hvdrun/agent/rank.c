@@ -39,23 +39,32 @@ static void let_hold(const struct hvi_rank *r)
         (void)ptrace(PTRACE_DETACH, r->pid, NULL, (void *)(intptr_t)SIGSTOP);
 }
 
-/* The exec has happened (end of file) or has failed (a record). */
-static void start_cb(uv_poll_t *p, int status, int events)
+/* The exec has happened (end of file) or has failed (a record). false: neither yet. */
+static bool see_start(struct hvi_rank *r)
 {
-    struct hvi_rank *r = p->data;
     struct hvi_spawn_failure f = {0, 0};
+    ssize_t n = read(r->fail_fd, &f, sizeof f);
 
-    (void)status;
-    (void)events;
-    if (!r->start_poll_open)
-        return;
-    if (read(r->fail_fd, &f, sizeof f) != (ssize_t)sizeof f)
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n != (ssize_t)sizeof f)
         f.stage = f.error = 0;
-    close_poll(p, &r->start_poll_open);
+    close_poll(&r->start_poll, &r->start_poll_open);
     close_fd(&r->fail_fd);
     if (f.stage == 0 && r->debug == HVI_RANK_HELD)
         let_hold(r);
     r->ops->on_started(r, &f);
+    return true;
+}
+
+static void start_cb(uv_poll_t *p, int status, int events)
+{
+    struct hvi_rank *r = p->data;
+
+    (void)status;
+    (void)events;
+    if (r->start_poll_open)
+        (void)see_start(r);
 }
 
 static void stream_end(void *data)
@@ -77,7 +86,7 @@ static void ended(struct hvi_rank *r)
     if (r->exited || r->pid == 0)
         return;
     if (r->start_poll_open)
-        start_cb(&r->start_poll, 0, 0);
+        (void)see_start(r);
     kill(-r->pid, SIGKILL);
     if (r->debug == HVI_RANK_TERMINAL) /* it ran its program in another group */
         hvi_session_kill(r->pid);
@@ -173,10 +182,12 @@ static enum hvd_status watch(struct hvi_rank *r, const struct hvi_rank_common *c
     }
     if (rc != HVD_OK)
         return rc;
-    uv_poll_init(c->loop, &r->start_poll, r->fail_fd);
-    r->start_poll.data = r;
-    r->start_poll_open = true;
-    uv_poll_start(&r->start_poll, UV_READABLE | UV_DISCONNECT, start_cb);
+    if (!see_start(r)) {
+        uv_poll_init(c->loop, &r->start_poll, r->fail_fd);
+        r->start_poll.data = r;
+        r->start_poll_open = true;
+        uv_poll_start(&r->start_poll, UV_READABLE | UV_DISCONNECT, start_cb);
+    }
     r->pidfd =
         hvi_pidfd_open(r->pid); /* without it the agent's SIGCHLD does the work */
     if (r->pidfd >= 0 && uv_poll_init(c->loop, &r->exit_poll, r->pidfd) == 0) {
@@ -199,7 +210,7 @@ enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common 
                                   .note = r->note,
                                   .terminal = terminal,
                                   .hold = r->debug == HVI_RANK_HELD};
-    struct hvi_spawned child = {0, -1, -1};
+    struct hvi_spawned child = {0, -1};
     struct hvi_jobenv env = {0};
     enum hvd_status rc;
 
@@ -221,21 +232,13 @@ enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common 
     plan.out_fd = f.out[1];
     plan.err_fd = terminal ? f.out[1] : f.err[1];
     plan.cgroup_fd = c->cgroup_fd;
+    plan.keeper = c->keeper;
     rc = hvi_spawn(&plan, &child, &failure->error, err);
     if (rc != HVD_OK)
         goto done;
-    rc = hvi_keeper_add(c->keeper, child.pid, err);
-    if (rc != HVD_OK) {
-        close_fd(&child.go_fd); /* it exits */
-        close_fd(&child.fail_fd);
-        kill(child.pid, SIGKILL);
-        waitpid(child.pid, NULL, 0);
-        goto done;
-    }
     r->pid = child.pid;
     r->fail_fd = child.fail_fd;
     r->started_ms = hvi_now_ms();
-    hvi_spawn_go(&child);
     rc = watch(r, c, &f, err);
     if (rc != HVD_OK) {
         kill(-r->pid, SIGKILL);

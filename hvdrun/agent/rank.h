@@ -66,8 +66,8 @@ struct hvi_rank_common {
     uint64_t window_bytes;
 };
 
-/** Forks the worker and lets it go once the keeper knows it. On failure nothing runs;
- *  failure then says where. HVD_EIO, HVD_ENOMEM. */
+/** Starts the worker, of which the keeper knows before it execs; may call on_started. On
+ *  failure nothing runs; failure then says where. HVD_EIO, HVD_ENOMEM. */
 enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common *c,
                                bool with_stdin, struct hvi_spawn_failure *failure,
                                struct hvi_err *err);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "hvdrun/agent/cgroup.h"
+#include "hvdrun/agent/vclone.h"
 #include "hvdrun/job/proc.h"
 
 int hvi_pidfd_open(pid_t pid)
@@ -47,35 +48,40 @@ static bool is_binary(const char *path)
     return n > 0 && memchr(bytes, '\0', (size_t)n) != NULL;
 }
 
-/* As execv, but what the kernel does not know is given to a shell, unless it is a binary,
+/* As execve, but what the kernel does not know is given to a shell, unless it is a binary,
  * of which that would say "Syntax error". Returns the errno. */
-static int run_file(const char *path, char *const argv[])
+static int run_file(const char *path, char *const argv[], char *const envp[])
 {
-    execv(path, argv);
+    execve(path, argv, envp);
     if (errno != ENOEXEC)
         return errno;
     if (is_binary(path))
         return ENOEXEC;
-    execvp(path, argv);
+    execvpe(path, argv, envp);
     return errno;
 }
 
-/* As execvp, with run_file. Returns the errno. */
-static int run_program(char *const argv[])
+static const char *path_of(char *const envp[])
 {
-    const char *dirs = getenv("PATH");
+    for (; *envp != NULL; envp++)
+        if (strncmp(*envp, "PATH=", 5) == 0)
+            return *envp + 5;
+    return "/bin:/usr/bin";
+}
+
+/* As execvpe, with run_file and the PATH of envp. Returns the errno. */
+static int run_program(char *const argv[], char *const envp[])
+{
     int why = ENOENT;
 
     if (strchr(argv[0], '/') != NULL)
-        return run_file(argv[0], argv);
-    if (dirs == NULL)
-        dirs = "/bin:/usr/bin";
-    for (const char *d = dirs; argv[0][0] != '\0';) {
+        return run_file(argv[0], argv, envp);
+    for (const char *d = path_of(envp); argv[0][0] != '\0';) {
         size_t n = strcspn(d, ":");
         char path[PATH_MAX];
         int length = snprintf(path, sizeof path, "%.*s%s%s", (int)n, d,
                               n > 0 ? "/" : "./", argv[0]);
-        int error = length < (int)sizeof path ? run_file(path, argv) : ENOENT;
+        int error = length < (int)sizeof path ? run_file(path, argv, envp) : ENOENT;
 
         if (error != ENOENT && error != ENOTDIR && error != EACCES)
             return error;
@@ -97,96 +103,100 @@ static void be_held(int err_fd)
         fail(err_fd, HVI_SPAWN_TRACE, errno);
 }
 
-/* born: it is in its cgroup already. */
-static _Noreturn void child(const struct hvi_spawn_plan *p, bool born, pid_t agent,
-                            int go, int err_fd)
+struct birth {
+    const struct hvi_spawn_plan *plan;
+    pid_t agent;
+    int err_fd;
+    bool born; /* it is in its cgroup already */
+};
+
+/* In the child, which may have the agent's memory: nothing that the agent knows is
+ * changed. */
+static void child(void *data)
 {
     static const char refused[] =
         "hvdrun: this rank is not bound: the system refused its processors\n";
-    char byte;
-    ssize_t n;
+    const struct birth *b = data;
+    const struct hvi_spawn_plan *p = b->plan;
+    int error;
 
     if (p->terminal)
         setsid();
     else
         setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != agent) /* it died before the line above */
+    if (getppid() != b->agent) /* it died before the line above */
         _exit(125);
-    if (p->cgroup_fd >= 0 && !born)
+    if (p->cgroup_fd >= 0 && !b->born)
         hvi_cgroup_enter(p->cgroup_fd);
-    do
-        n = read(go, &byte, 1);
-    while (n < 0 && errno == EINTR);
-    if (n != 1)
-        _exit(125);
+    error = p->keeper != NULL ? hvi_keeper_add(p->keeper, getpid()) : 0;
+    if (error != 0)
+        fail(b->err_fd, HVI_SPAWN_KEEPER, error);
     hvi_proc_reset_signals();
     if (p->terminal && ioctl(p->in_fd, TIOCSCTTY, 0) != 0)
-        fail(err_fd, HVI_SPAWN_FORK, errno);
+        fail(b->err_fd, HVI_SPAWN_FORK, errno);
     if (dup2(p->in_fd, 0) < 0 || dup2(p->out_fd, 1) < 0 || dup2(p->err_fd, 2) < 0)
-        fail(err_fd, HVI_SPAWN_FORK, errno);
+        fail(b->err_fd, HVI_SPAWN_FORK, errno);
     if (chdir(p->cwd) != 0)
-        fail(err_fd, HVI_SPAWN_CHDIR, errno);
+        fail(b->err_fd, HVI_SPAWN_CHDIR, errno);
     if (p->cpus != NULL && sched_setaffinity(0, sizeof *p->cpus, p->cpus) != 0)
         (void)!write(2, refused, sizeof refused - 1);
     else if (p->note != NULL)
         (void)!write(2, p->note, strlen(p->note));
-    environ = p->envp;
     if (p->hold)
-        be_held(err_fd);
-    fail(err_fd, HVI_SPAWN_EXEC, run_program(p->argv));
+        be_held(b->err_fd);
+    fail(b->err_fd, HVI_SPAWN_EXEC, run_program(p->argv, p->envp));
+}
+
+/* The cheapest way that this system knows. -1 with errno. */
+static pid_t start(struct birth *b)
+{
+    int cgroup = b->plan->cgroup_fd;
+    long rc;
+    pid_t pid = -1;
+
+    b->born = cgroup >= 0;
+    rc = hvi_vclone(cgroup, child, b);
+    if (rc > 0)
+        return (pid_t)rc;
+    if (cgroup >= 0)
+        pid = hvi_cgroup_fork(cgroup);
+    if (pid < 0) {
+        b->born = false;
+        pid = fork();
+    }
+    if (pid == 0)
+        child(b);
+    return pid;
 }
 
 enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned *out,
                           int *error, struct hvi_err *err)
 {
-    int go[2], failure[2];
-    pid_t agent = getpid();
-    bool born = plan->cgroup_fd >= 0;
+    struct birth b = {.plan = plan, .agent = getpid()};
+    int failure[2];
     sigset_t all, old;
     pid_t pid;
 
-    if (pipe2(go, O_CLOEXEC) != 0) {
-        *error = errno;
-        return hvi_fail(err, HVD_EIO, "pipe: %s", strerror(*error));
-    }
     if (pipe2(failure, O_CLOEXEC) != 0) {
         *error = errno;
-        close(go[0]);
-        close(go[1]);
         return hvi_fail(err, HVD_EIO, "pipe: %s", strerror(*error));
     }
+    (void)fcntl(failure[0], F_SETFL, O_NONBLOCK);
+    b.err_fd = failure[1];
     sigfillset(&all); /* the child takes them once their handlers are gone */
     sigprocmask(SIG_SETMASK, &all, &old);
-    pid = born ? hvi_cgroup_fork(plan->cgroup_fd) : -1;
-    if (pid < 0) {
-        born = false;
-        pid = fork();
-    }
-    if (pid == 0) {
-        close(go[1]); /* its end of file must come when the agent dies */
-        child(plan, born, agent, go[0], failure[1]);
-    }
+    pid = start(&b);
     *error = errno;
     sigprocmask(SIG_SETMASK, &old, NULL);
-    close(go[0]);
     close(failure[1]);
     if (pid < 0) {
-        close(go[1]);
         close(failure[0]);
         return hvi_fail(err, HVD_EIO, "fork: %s", strerror(*error));
     }
     if (!plan->terminal)   /* a group's leader could not begin a session */
         setpgid(pid, pid); /* both sides: whoever comes first */
     out->pid = pid;
-    out->go_fd = go[1];
     out->fail_fd = failure[0];
     return HVD_OK;
-}
-
-void hvi_spawn_go(struct hvi_spawned *s)
-{
-    (void)!write(s->go_fd, "g", 1);
-    close(s->go_fd);
-    s->go_fd = -1;
 }

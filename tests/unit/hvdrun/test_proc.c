@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@
 #include "hvdrun/job/proc.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 
 static char *words(const char *text)
 {
@@ -105,13 +108,14 @@ Test(proc, finds_programs_on_absolute_path_entries_only, .timeout = 20)
 
 static int out_pipe[2];
 
-static struct hvi_spawned spawn(char **argv, const char *cwd)
+static struct hvi_spawned spawn_under(char **argv, const char *cwd,
+                                      const struct hvi_keeper *keeper)
 {
     static char env_text[] = "HVI_TEST=yes";
     static char path_text[] = "PATH=/usr/bin:/bin";
     static char *env[] = {env_text, path_text, NULL};
     struct hvi_spawn_plan plan = {
-        .argv = argv, .envp = env, .cwd = cwd, .cgroup_fd = -1};
+        .argv = argv, .envp = env, .cwd = cwd, .cgroup_fd = -1, .keeper = keeper};
     struct hvi_spawned child;
     struct hvi_err err = {""};
     int error = 0;
@@ -127,11 +131,18 @@ static struct hvi_spawned spawn(char **argv, const char *cwd)
     return child;
 }
 
+static struct hvi_spawned spawn(char **argv, const char *cwd)
+{
+    return spawn_under(argv, cwd, NULL);
+}
+
 static int ended(struct hvi_spawned *child, struct hvi_spawn_failure *f)
 {
+    struct pollfd told = {.fd = child->fail_fd, .events = POLLIN};
     int status = -1;
 
     memset(f, 0, sizeof *f);
+    cr_assert_eq(poll(&told, 1, 5000), 1, "neither an exec nor a failure");
     if (read(child->fail_fd, f, sizeof *f) != (ssize_t)sizeof *f)
         f->stage = f->error = 0;
     close(child->fail_fd);
@@ -139,33 +150,64 @@ static int ended(struct hvi_spawned *child, struct hvi_spawn_failure *f)
     return status;
 }
 
-Test(spawn, a_worker_waits_for_its_go_and_has_its_place, .timeout = 20)
+Test(spawn, a_worker_has_its_place_and_leaves_ours, .timeout = 20)
 {
     char *argv[] = {words("sh"), words("-c"),
                     words("echo $HVI_TEST $(pwd) $(ps -o pgid= -p $$)"), NULL};
-    struct hvi_spawned child = spawn(argv, "/usr");
+    char **ours = environ;
+    char before[PATH_MAX], after[PATH_MAX];
+    struct hvi_spawned child;
     struct hvi_spawn_failure f;
     char want[64];
 
-    cr_assert_eq(waitpid(child.pid, NULL, WNOHANG), 0);
-    hvi_spawn_go(&child);
+    cr_assert_not_null(getcwd(before, sizeof before));
+    child = spawn(argv, "/usr");
+    cr_assert_not_null(getcwd(after, sizeof after));
+    cr_assert_str_eq(after, before);
+    cr_assert_eq(environ, ours);
     cr_assert_eq(ended(&child, &f), 0);
     cr_assert_eq(f.stage, 0);
     snprintf(want, sizeof want, "yes /usr %d\n", (int)child.pid);
     cr_assert_str_eq(read_all(out_pipe[0]), want);
 }
 
-Test(spawn, without_a_go_it_ends_without_executing, .timeout = 20)
+Test(spawn, the_keeper_is_told_before_the_program_runs, .timeout = 20)
 {
     char *argv[] = {words("echo"), words("ran"), NULL};
-    struct hvi_spawned child = spawn(argv, "/");
     struct hvi_spawn_failure f;
-    int status;
+    struct hvi_spawned child;
+    struct hvi_keeper keeper;
+    int sv[2], told[128] = {0};
 
-    close(child.go_fd);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
+    keeper = (struct hvi_keeper){0, sv[0]};
+    child = spawn_under(argv, "/", &keeper);
+    cr_assert_eq(ended(&child, &f), 0);
+    cr_assert_str_eq(read_all(out_pipe[0]), "ran\n");
+    cr_assert(recv(sv[1], told, sizeof told, MSG_DONTWAIT) > 0);
+    cr_assert_eq(told[1], (int)child.pid);
+    close(sv[0]);
+    close(sv[1]);
+}
+
+Test(spawn, without_a_keeper_that_takes_it_the_program_does_not_run, .timeout = 20)
+{
+    char *argv[] = {words("echo"), words("ran"), NULL};
+    struct hvi_spawn_failure f;
+    struct hvi_spawned child;
+    struct hvi_keeper keeper;
+    int sv[2], status;
+
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
+    close(sv[1]);
+    keeper = (struct hvi_keeper){0, sv[0]};
+    child = spawn_under(argv, "/", &keeper);
     status = ended(&child, &f);
+    cr_assert_eq(f.stage, HVI_SPAWN_KEEPER);
+    cr_assert_eq(f.error, EPIPE);
     cr_assert_eq(WEXITSTATUS(status), 125);
     cr_assert_str_eq(read_all(out_pipe[0]), "");
+    close(sv[0]);
 }
 
 Test(spawn, failures_name_their_stage, .timeout = 20)
@@ -184,7 +226,6 @@ Test(spawn, failures_name_their_stage, .timeout = 20)
         struct hvi_spawn_failure f;
         int status;
 
-        hvi_spawn_go(&child);
         status = ended(&child, &f);
         cr_assert_eq(f.stage, rows[i].stage, "%s", rows[i].program);
         cr_assert_eq(f.error, rows[i].error, "%s: %d", rows[i].program, f.error);
