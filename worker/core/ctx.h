@@ -167,6 +167,7 @@ struct hvi_ctx {
     bool board_left;                   /* this rank has done with it: FINAL is said */
     struct hvi_board_group next_group; /* read from the board, not yet resolved */
     bool have_next_group;              /* it waits for an ASSIGN */
+    bool poll_owed; /* published, and left to who reads the board next */
     struct hvi_plane *plane;
     /* GPU tensors: made at the first one */
     pthread_mutex_t gpu_lock;

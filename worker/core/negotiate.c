@@ -215,6 +215,7 @@ void hvi_negotiate_poll(struct hvi_ctx *c)
     struct hvi_board_mask wake;
     bool any;
 
+    c->poll_owed = false;
     if (c->board_left)
         return;
     any = hvi_board_poll(c->board, &wake);
@@ -241,7 +242,11 @@ static enum hvd_status publish(struct hvi_ctx *c, struct hvi_entry *e,
     k->entry = e;
     if (c->board != NULL) {
         hvi_board_publish(c->board, c->bell, k->id, k->generation);
-        hvi_negotiate_poll(c);
+        /* nothing is sealed while this rank has a group to read; reading it polls */
+        if (c->mode == HVI_MODE_SHM && hvi_board_unread(c->board, c->bell))
+            c->poll_owed = true;
+        else
+            hvi_negotiate_poll(c);
     }
     return HVD_OK;
 }
@@ -560,7 +565,7 @@ static void pump(struct hvi_ctx *c, int most)
         }
         append_run(c, run);
     }
-    if (hvi_board_backlog(c->board))
+    if (c->poll_owed || hvi_board_backlog(c->board))
         hvi_negotiate_poll(c);
 }
 

@@ -832,6 +832,121 @@ Test(planes, tcp_sends_its_input_before_the_result_replaces_it, .timeout = 30)
     free(theirs);
 }
 
+/* ---- tcp: a chain through a rank that has joined, whose reader is slow */
+
+enum { CHAIN_PART = 4096, CHAIN_CHUNKS = 512 }; /* far more than a socket holds */
+#define CHAIN_BYTES ((size_t)CHAIN_CHUNKS * (16 + CHAIN_PART))
+
+/* Every chunk as a message; one that is sent in the place of another shows. */
+static uint8_t *make_chunks(void)
+{
+    uint8_t *all = malloc(CHAIN_BYTES);
+    uint8_t *out = all;
+
+    cr_assert_not_null(all);
+    for (uint32_t k = 0; k < CHAIN_CHUNKS; k++) {
+        put_head(out, 7, k, CHAIN_PART);
+        out += 16;
+        for (size_t i = 0; i < CHAIN_PART / sizeof(float); i++, out += sizeof(float)) {
+            float f = (float)(k * 10000 + i);
+
+            memcpy(out, &f, sizeof(f));
+        }
+    }
+    return all;
+}
+
+/* What comes from one peer goes to another, who begins to read when nothing moves any
+ * more. */
+static enum hvd_status relay(struct hvi_plane *p, int from, int to, const char *what)
+{
+    int64_t deadline_ms = hvi_now_ms() + 10000;
+    enum hvd_status rc = HVD_INPROGRESS;
+    struct hvi_err err = {{0}};
+    uint8_t *sent = make_chunks();
+    uint8_t *got = calloc(1, CHAIN_BYTES);
+    size_t in_at = 0;
+    size_t out_at = 0;
+
+    cr_assert_not_null(got);
+    for (int idle = 0; idle < 20 && hvi_now_ms() < deadline_ms; idle++) {
+        size_t before = in_at;
+
+        push(from, sent, CHAIN_BYTES, &in_at);
+        idle = in_at > before ? 0 : idle;
+        rc = rc == HVD_INPROGRESS ? step(p, &err) : rc;
+    }
+    while (!pull(to, got, CHAIN_BYTES, &out_at) && hvi_now_ms() < deadline_ms) {
+        push(from, sent, CHAIN_BYTES, &in_at);
+        rc = rc == HVD_INPROGRESS ? step(p, &err) : rc;
+    }
+    cr_assert(rc == HVD_OK || rc == HVD_INPROGRESS, "%s: %s", what, err.text);
+    cr_assert_eq(out_at, CHAIN_BYTES, "%s: %zu of %zu bytes came", what, out_at,
+                 CHAIN_BYTES);
+    cr_assert_eq(memcmp(got, sent, CHAIN_BYTES), 0,
+                 "%s: a chunk was sent in the place of another", what);
+    free(got);
+    free(sent);
+    return rc;
+}
+
+static struct hvi_plane *chain_start(int me, int pairs[2][2], const struct hvi_group *g)
+{
+    struct hvi_plane *p = NULL;
+    struct hvi_err err = {{0}};
+    int fds[3];
+
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]), 0);
+    fds[0] = pairs[0][0];
+    fds[3 - me] = pairs[1][0];
+    fds[me] = -1;
+    cr_assert_eq(hvi_tcp_new(me, 3, fds, &p, &err), HVD_OK, "%s", err.text);
+    hvi_tcp_set_part(p, CHAIN_PART);
+    hvi_tcp_use_chain(p, 3, 0);
+    cr_assert_eq(p->ops->start(p, g, &err), HVD_OK, "%s", err.text);
+    return p;
+}
+
+Test(planes, tcp_chain_keeps_what_a_slow_reader_has_not_taken, .timeout = 60)
+{
+    int32_t members[3] = {0, 1, 2};
+    struct hvi_piece piece = floats(NULL, CHAIN_CHUNKS * (CHAIN_PART / sizeof(float)));
+    struct hvi_group g = {.seq = 7,
+                          .kind = HVD_ALLREDUCE,
+                          .reduce_op = HVD_SUM,
+                          .dtype = HVD_FLOAT32,
+                          .prescale = 1,
+                          .postscale = 1,
+                          .nmembers = 3,
+                          .members = members,
+                          .npieces = 1,
+                          .pieces = &piece};
+
+    for (int me = 1; me <= 2; me++) {
+        struct hvi_err err = {{0}};
+        enum hvd_status rc;
+        int pairs[2][2];
+        struct hvi_plane *p;
+
+        g.me = me;
+        p = chain_start(me, pairs, &g);
+        if (me == 1) {
+            rc = relay(p, pairs[0][1], pairs[1][1], "partials through the middle");
+            cr_assert_eq(rc, HVD_INPROGRESS, "done without the results");
+            rc = relay(p, pairs[1][1], pairs[0][1], "results through the middle");
+        } else {
+            rc = relay(p, pairs[1][1], pairs[1][1], "results of the last");
+        }
+        for (int i = 0; i < 100 && rc == HVD_INPROGRESS; i++)
+            rc = step(p, &err);
+        cr_assert_eq(rc, HVD_OK, "member %d: %s %s", me, hvi_status_name(rc), err.text);
+        p->ops->free(p);
+        close(pairs[0][1]);
+        close(pairs[1][1]);
+    }
+}
+
 /* ---- tcp: a wait without time */
 
 static bool never(void *arg)
