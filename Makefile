@@ -181,7 +181,8 @@ FUZZ_REPLAY := $(addprefix $(B)/tests/fuzz/,$(FUZZ_NAMES))
 FUZZ_SECONDS ?= 60
 # FUZZ_USES_fuzz_<entry> := files of its room
 FUZZ_USES_fuzz_core := $(call find_c,coordinator/core)
-FUZZ_USES_fuzz_hosts := $(addprefix hvdrun/hosts/,hosts.c hostfile.c hostlist.c alloc.c allocslurm.c allocflux.c)
+FUZZ_USES_fuzz_hosts := $(addprefix hvdrun/hosts/,hosts.c hostfile.c hostlist.c alloc.c allocslurm.c allocflux.c) \
+		$(addprefix hvdrun/cli/,optnear.c opttab.c textfile.c)
 FUZZ_FLAGS := -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer-no-link,address,undefined \
         -fno-sanitize-recover=undefined -fno-omit-frame-pointer -I. -Iworker/include -I$(B)/gen \
         -DHVI_VERSION='"$(VERSION)"' -DHVI_LIBFUZZER -w -pthread -MMD -MP
