@@ -113,12 +113,15 @@ int hvi_check_build(FILE *out)
         mark(out, there[i], framework[i]);
     fputs("\nAvailable Controllers:\n", out);
     mark(out, 0, "MPI");
-    mark(out, 1, "hvd-coordinator");
+    mark(out, 1, "Gloo (as hvd-coordinator)");
     fputs("\nAvailable Tensor Operations:\n", out);
     mark(out, feature("nccl"), "NCCL (GPU tensors)");
     if (gpu_info != NULL && gpu_info(text, sizeof text) == HVD_OK)
         fprintf(out, "        %s\n", text);
+    mark(out, 0, "DDL");
+    mark(out, 0, "CCL");
     mark(out, 0, "MPI");
+    mark(out, 1, "Gloo (CPU tensors, as the next two)");
     mark(out, feature("shm"), "shared memory (CPU tensors, ranks of one host)");
     mark(out, feature("tcp"), "TCP (CPU tensors)");
     return HVI_EXIT_OK;

@@ -180,6 +180,10 @@ expect_line out '\[ \] MXNet' # installed, and the package has nothing for it
 expect_line out '\[X\] shared memory'
 expect_line out '\[X\] TCP'
 expect_line out '\[X\] NCCL'
+# what programs look for: CPU collectives without MPI, under the name that gloo_built() answers to
+[ "$(grep -c '\[X\] Gloo' out)" = 2 ] || die "no Gloo among controllers and operations"
+expect_line out '\[ \] DDL'
+expect_line out '\[ \] CCL'
 PYTHONPATH=$T/fake:$HVD_SRC/worker/python HVD_LIBRARY=$HVD_BUILD/lib/libhvd.so.1 python3 -m horovod.check >said
 cmp out said || die "python -m horovod.check says something else"
 (

@@ -1,3 +1,6 @@
-"""Version of the package; that of the library is horovod.check's."""
+"""The release of Horovod whose interface this package has; programs compare it with others.
 
-__version__ = "0.1.0"
+The version of hvd itself is the wheel's and, with the library's, in horovod.check's report.
+"""
+
+__version__ = "0.28.1"

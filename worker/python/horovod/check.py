@@ -48,8 +48,9 @@ def _own_report():
                                       _native.library_path, _native.ABI_VERSION),
              "", "Available Frameworks:"]
     lines += ["    [ ] " + title for title, _ in FRAMEWORKS]
-    lines += ["", "Available Controllers:", "    [ ] MPI", "    [ ] hvd-coordinator", "",
-              "Available Tensor Operations:", "    [%s] NCCL" % mark(b"nccl"), "    [ ] MPI",
+    lines += ["", "Available Controllers:", "    [ ] MPI", "    [ ] Gloo (as hvd-coordinator)", "",
+              "Available Tensor Operations:", "    [%s] NCCL" % mark(b"nccl"), "    [ ] DDL",
+              "    [ ] CCL", "    [ ] MPI", "    [X] Gloo (CPU tensors, as the next two)",
               "    [%s] shared memory (CPU tensors, ranks of one host)" % mark(b"shm"),
               "    [%s] TCP (CPU tensors)" % mark(b"tcp")]
     return "\n".join(lines) + "\n"
