@@ -38,6 +38,7 @@ enum op { OP_UNSET = 0, OP_ADD = 1, OP_REMOVE = 2, OP_CGROUP = 3, OP_DONE = 4 };
 struct message {
     int op;
     pid_t pgid;
+    uint64_t began; /* with ADD, by whoever knows that the leader lives */
     char path[256];
 };
 
@@ -56,8 +57,7 @@ struct groups {
 static void apply(struct groups *g, const struct message *m)
 {
     if (m->op == OP_ADD && g->n < HVD_RANKS_MAX && m->pgid > 1)
-        g->list[g->n++] =
-            (struct group){.pgid = m->pgid, .began = hvi_procstat_began(m->pgid)};
+        g->list[g->n++] = (struct group){.pgid = m->pgid, .began = m->began};
     for (int i = 0; m->op == OP_REMOVE && i < g->n; i++) {
         if (g->list[i].pgid == m->pgid) {
             g->list[i] = g->list[--g->n];
@@ -138,7 +138,8 @@ static void shed(int keep_a, int keep_b)
     close_others(keep_a < keep_b ? keep_a : keep_b, keep_a < keep_b ? keep_b : keep_a);
 }
 
-static _Noreturn void keeper_main(int fd, int lifeline_fd, const char *rundir, int own)
+static _Noreturn void keeper_main(int fd, int lifeline_fd, const char *rundir, int own,
+                                  const sigset_t *mask)
 {
     static struct groups g;
     static const int ignored[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGPIPE,
@@ -149,6 +150,7 @@ static _Noreturn void keeper_main(int fd, int lifeline_fd, const char *rundir, i
     prctl(PR_SET_NAME, "hvd-keeper");
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
         signal(ignored[i], SIG_IGN);
+    sigprocmask(SIG_SETMASK, mask, NULL);
     shed(fd, lifeline_fd);
     serve(fd, &g);
     kill_all(&g);
@@ -165,21 +167,24 @@ static _Noreturn void keeper_main(int fd, int lifeline_fd, const char *rundir, i
 enum hvd_status hvi_keeper_start(int lifeline_fd, const char *rundir, int own,
                                  struct hvi_keeper *out, struct hvi_err *err)
 {
-    int sv[2];
+    sigset_t all, old;
+    int sv[2], e;
     pid_t pid;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv) != 0)
         return hvi_fail(err, HVD_EIO, "keeper: socketpair: %s", strerror(errno));
+    sigfillset(&all); /* until it ignores them */
+    sigprocmask(SIG_SETMASK, &all, &old);
     pid = fork();
+    if (pid == 0)
+        keeper_main(sv[1], lifeline_fd, rundir, own, &old);
+    e = errno;
+    sigprocmask(SIG_SETMASK, &old, NULL);
     if (pid < 0) {
-        int e = errno;
-
         close(sv[0]);
         close(sv[1]);
         return hvi_fail(err, HVD_EIO, "keeper: fork: %s", strerror(e));
     }
-    if (pid == 0)
-        keeper_main(sv[1], lifeline_fd, rundir, own);
     close(sv[1]);
     out->pid = pid;
     out->fd = sv[0];
@@ -207,7 +212,7 @@ static enum hvd_status tell(struct hvi_keeper *k, const struct message *m,
 
 int hvi_keeper_add(const struct hvi_keeper *k, pid_t pgid)
 {
-    struct message m = {.op = OP_ADD, .pgid = pgid};
+    struct message m = {.op = OP_ADD, .pgid = pgid, .began = hvi_procstat_began(pgid)};
     struct pollfd p = {.fd = k->fd, .events = POLLOUT};
     int n = 1;
 

@@ -28,9 +28,10 @@ enum hvd_status hvi_keeper_start(int lifeline_fd, const char *rundir, int own,
                                  struct hvi_keeper *out, struct hvi_err *err);
 
 /**
- * Tells it of a process group. It reads all that it was told before it finds its caller
- * gone, so what was sent is known. 0, or an errno: EPIPE, it is gone; ETIMEDOUT, it took
- * nothing for 5 s. Async-signal-safe; also for a child of the agent before its exec.
+ * Tells it of a process group whose leader is not reaped yet. It reads all that it was told
+ * before it finds its caller gone, so what was sent is known. 0, or an errno: EPIPE, it is
+ * gone; ETIMEDOUT, it took nothing for 5 s. Async-signal-safe; also for a child of the
+ * agent before its exec.
  */
 int hvi_keeper_add(const struct hvi_keeper *k, pid_t pgid);
 /** Forget a group; call before its leader is reaped, while the number is still its own.
