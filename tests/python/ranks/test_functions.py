@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import threading
 
 import pytest
 import torch
@@ -172,6 +173,42 @@ def test_sync_batch_norm_options(hvd):
     layer(x)
     assert torch.allclose(layer.running_mean, everyone.mean(0), atol=1e-5)
     assert layer(x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_sync_batch_norm_of_ranks_that_built_more(hvd):
+    hvd.SyncBatchNorm(3) if hvd.rank() == 0 else None
+    layer = hvd.SyncBatchNorm(3)
+    if hvd.rank() == hvd.size() - 1:
+        layer = copy.deepcopy(layer)
+    x = torch.randn(4, 3, requires_grad=True)
+    layer(x + hvd.rank()).sum().backward()
+    everyone = hvd.allgather(x.detach() + hvd.rank())
+    assert torch.allclose(layer.running_mean, 0.1 * everyone.mean(0), atol=1e-5)
+
+
+def test_sync_batch_norm_in_threads(hvd):
+    """Layers of other widths need no order; same widths take turns."""
+    widths = [3, 3, 4, 5][:: 1 if hvd.rank() % 2 == 0 else -1]
+    start, failed = threading.Barrier(len(widths)), []
+
+    def train(width):
+        layer = hvd.SyncBatchNorm(width, momentum=1.0)
+        x = torch.ones(2, width, requires_grad=True)
+        start.wait()
+        try:
+            for _ in range(20):
+                layer(x + hvd.rank()).sum().backward()
+            mean = 1 + (hvd.size() - 1) / 2
+            assert torch.allclose(layer.running_mean, torch.full((width,), mean))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=train, args=(width,)) for width in widths]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
 
 
 def test_torch_state(hvd):

@@ -1,6 +1,6 @@
 """Batch normalization over the batches of all ranks, on the CPU and on GPUs."""
 
-import itertools
+import threading
 
 import torch
 import torch.nn.functional as F
@@ -8,19 +8,27 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovod.torch.mpi_ops import Sum, allgather, allreduce, size
 
-_numbers = itertools.count()
+# What a rank has built or loaded before says nothing about the others, so no layer has a
+# name of its own: of one direction and number of channels (which libhvd's cache of known
+# operations wants to be constant) the k-th call of a rank meets the k-th of the others. For
+# that, calls of one name take turns, also those of several threads; one lock for all names
+# could let two ranks wait for one another.
+_turns = {}
+
+
+def _in_turn(operation, direction, channels, *args, **kwargs):
+    """operation(..., name=) after those of that name that other threads here have begun."""
+    name = "sync_batch_norm.%s.%d" % (direction, channels)
+    with _turns.setdefault(name, threading.Lock()):
+        return operation(*args, name=name, **kwargs)
 
 
 class SyncBatchNorm(_BatchNorm):
     """torch.nn.BatchNorm1d/2d/3d whose mean and variance are those of all ranks' batches.
 
-    Arguments as of torch.nn.BatchNorm2d. Every rank runs the layer the same number of times.
+    Arguments as of torch.nn.BatchNorm2d. Every rank runs its layers in the same order, also
+    backward; layers of the same width in several threads need an order among the threads.
     """
-
-    def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True,
-                 track_running_stats=True):
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)
-        self._number = next(_numbers)
 
     def _check_input_dim(self, input):
         if input.dim() < 2:
@@ -38,7 +46,7 @@ class SyncBatchNorm(_BatchNorm):
             input, self.weight, self.bias,
             self.running_mean if self.training else None,
             self.running_var if self.training else None,
-            self.eps, momentum, "sync_batch_norm.%d" % self._number,
+            self.eps, momentum,
         )
 
     def _momentum(self):
@@ -69,7 +77,7 @@ class _SyncBatchNorm(torch.autograd.Function):
     """Statistics are computed in float32 (float64 for float64): half types overflow."""
 
     @staticmethod
-    def forward(ctx, input, weight, bias, running_mean, running_var, eps, momentum, name):
+    def forward(ctx, input, weight, bias, running_mean, running_var, eps, momentum):
         dims, shape = _over(input)
         wide = torch.float64 if input.dtype == torch.float64 else torch.float32
         x = input.to(wide)
@@ -82,7 +90,7 @@ class _SyncBatchNorm(torch.autograd.Function):
             mean = m2 = x.new_zeros(channels)
         # every rank's count, mean and sum of squares, combined in rank order
         mine = torch.cat((mean, m2, x.new_tensor([count])))
-        everyone = allgather(mine.view(1, -1), name + ".forward")
+        everyone = _in_turn(allgather, "forward", channels, mine.view(1, -1))
         means, m2s = everyone[:, :channels], everyone[:, channels : 2 * channels]
         counts = everyone[:, -1:]
         total = counts.sum()
@@ -100,7 +108,6 @@ class _SyncBatchNorm(torch.autograd.Function):
         invstd = torch.rsqrt(var + eps)
         normal = (x - mean.view(shape)) * invstd.view(shape)
         ctx.save_for_backward(input, weight, mean, invstd, total)
-        ctx.name = name
         if weight is not None:
             normal = normal * weight.to(wide).view(shape)
         if bias is not None:
@@ -118,10 +125,10 @@ class _SyncBatchNorm(torch.autograd.Function):
         sum_dy_normal = (dy * normal).sum(dims)
         grad_input = grad_weight = grad_bias = None
         # every rank takes part, also one that needs no gradient of its input
-        sums = allreduce(torch.cat((sum_dy, sum_dy_normal)), op=Sum,
-                         name=ctx.name + ".backward")
+        channels = sum_dy.numel()
+        sums = _in_turn(allreduce, "backward", channels, torch.cat((sum_dy, sum_dy_normal)),
+                        op=Sum)
         if ctx.needs_input_grad[0]:
-            channels = sum_dy.numel()
             mean_dy = (sums[:channels] / total).view(shape)
             mean_dy_normal = (sums[channels:] / total).view(shape)
             grad_input = (dy - mean_dy - normal * mean_dy_normal) * invstd.view(shape)
@@ -132,4 +139,4 @@ class _SyncBatchNorm(torch.autograd.Function):
             grad_weight = sum_dy_normal.to(weight.dtype)
         if weight is not None and ctx.needs_input_grad[2]:
             grad_bias = sum_dy.to(weight.dtype)
-        return grad_input, grad_weight, grad_bias, None, None, None, None, None
+        return grad_input, grad_weight, grad_bias, None, None, None, None
