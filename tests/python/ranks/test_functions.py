@@ -123,6 +123,24 @@ def test_objects(hvd):
     assert function(1) == 42
 
 
+def test_objects_that_cannot_be_pickled(hvd):
+    """Every rank learns it, none waits; and the next object passes."""
+    root = hvd.size() - 1
+    mine = threading.Lock() if hvd.rank() == root else [1]
+    why = "rank %d cannot pickle its object: TypeError: cannot pickle '_thread.lock' object" % root
+    optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+    optimizer.param_groups[0]["extra"] = mine
+    for call in (lambda: hvd.broadcast_object(mine, root),
+                 lambda: hvd.broadcast_object(mine, root, name="named"),
+                 lambda: hvd.allgather_object(mine),
+                 lambda: hvd.broadcast_optimizer_state(optimizer, root)):
+        with pytest.raises(ValueError, match=why) as caught:
+            call()
+        assert (caught.value.__cause__ is not None) == (hvd.rank() == root)
+    assert hvd.broadcast_object([hvd.rank()], root) == [root]
+    assert len(hvd.allgather_object(0)) == hvd.size()
+
+
 @pytest.mark.parametrize("dims", [(6, 3), (4, 3, 5), (2, 3, 4, 4)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_sync_batch_norm(hvd, dims, dtype):

@@ -1,5 +1,7 @@
 """Collectives and their gradients, eagerly and in tf.function. Also run with HVD_TF_FALLBACK=1."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -296,6 +298,16 @@ def test_objects(hvd):
     assert hvd.broadcast_object(mine, hvd.size() - 1)["rank"] == hvd.size() - 1
     assert hvd.broadcast_object_fn(root_rank=0)(mine)["rank"] == 0
     assert [o["rank"] for o in hvd.allgather_object(mine)] == list(range(hvd.size()))
+
+
+def test_objects_that_cannot_be_pickled(hvd):
+    last = hvd.size() - 1
+    mine = threading.Lock() if hvd.rank() == last else [1]
+    for call in (lambda: hvd.broadcast_object(mine, last), lambda: hvd.allgather_object(mine),
+                 lambda: hvd.broadcast_object_fn(last)(mine)):
+        with pytest.raises(ValueError, match="rank %d cannot pickle its object: TypeE" % last):
+            call()
+    assert hvd.broadcast_object([hvd.rank()], last) == [last]
 
 
 @pytest.mark.parametrize("wrap", MODES)

@@ -1,20 +1,14 @@
 """Collectives of numpy arrays: what needs no framework, and the slow way of every framework."""
 
 import ctypes
-import io
-import pickle
 
 import numpy as np
 
 from horovod import _native
 from horovod.common.basics import HorovodBasics
 from horovod.common.exceptions import late_error, queue_error
+from horovod.common.objects import Parcel, unpack
 from horovod.common.process_sets import global_process_set
-
-try:
-    import cloudpickle as _pickle
-except ImportError:
-    _pickle = pickle
 
 _basics = HorovodBasics(__file__)
 
@@ -141,35 +135,37 @@ def set_id(process_set):
     return found
 
 
-def _serialize(obj):
-    data = io.BytesIO()
-    _pickle.dump(obj, data)
-    return np.frombuffer(data.getvalue(), np.uint8)
-
-
 def _part(name, suffix):
     return [None if name is None else str(name) + suffix]
 
 
 def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
-    """root_rank's object on every rank, pickled on the way. Only for ranks you trust."""
+    """root_rank's object on every rank, pickled on the way. Only for ranks you trust.
+
+    ValueError on every rank, with the reason, when the root cannot pickle it.
+    """
     pset = set_id(process_set)
-    mine = _basics.rank() == root_rank
-    data = _serialize(obj) if mine else None
-    count = np.array([data.size if mine else 0], np.int64)
-    count = exchange(_native.BROADCAST, [count], _part(name, ".sz"), pset=pset, root=root_rank)[0]
-    if data is None:
-        data = np.zeros(int(count[0]), np.uint8)
+    mine = Parcel(obj, root_rank) if _basics.rank() == root_rank else None
+    size = np.array([mine.size if mine else 0], np.int64)
+    size = exchange(_native.BROADCAST, [size], _part(name, ".sz"), pset=pset, root=root_rank)[0]
+    data = np.frombuffer(mine.data, np.uint8) if mine else np.zeros(abs(int(size[0])), np.uint8)
     data = exchange(_native.BROADCAST, [data], _part(name, ".t"), pset=pset, root=root_rank)[0]
-    return obj if mine else pickle.loads(data.tobytes())
+    if mine:
+        mine.check()
+        return obj
+    return unpack(data.tobytes(), int(size[0]))
 
 
 def allgather_object(obj, name=None, process_set=global_process_set):
-    """The objects of all ranks, as a list in rank order. Only for ranks you trust."""
+    """The objects of all ranks, as a list in rank order. Only for ranks you trust.
+
+    ValueError on every rank, with the reason, when one cannot pickle its object.
+    """
     pset = set_id(process_set)
-    data = _serialize(obj)
-    count = np.array([data.size], np.int64)
-    sizes = exchange(_native.ALLGATHER, [count], _part(name, ".sz"), pset=pset)[0]
+    mine = Parcel(obj, _basics.rank())
+    size, data = np.array([mine.size], np.int64), np.frombuffer(mine.data, np.uint8)
+    sizes = exchange(_native.ALLGATHER, [size], _part(name, ".sz"), pset=pset)[0]
     everything = exchange(_native.ALLGATHER, [data], _part(name, ".t"), pset=pset)[0]
-    ends = np.cumsum(sizes)
-    return [pickle.loads(part.tobytes()) for part in np.split(everything, ends[:-1])]
+    mine.check()
+    parts = np.split(everything, np.cumsum(np.abs(sizes))[:-1])
+    return [unpack(part.tobytes(), size) for part, size in zip(parts, sizes)]

@@ -1,15 +1,10 @@
 """Collectives on more than tensors: models, optimizers, any Python object."""
 
 import collections
-import io
-
-try:
-    import cloudpickle as _pickle
-except ImportError:  # plain functions and data work without it too
-    import pickle as _pickle
 
 import torch
 
+from horovod.common.objects import Parcel, unpack
 from horovod.common.process_sets import global_process_set
 from horovod.torch import mpi_ops
 from horovod.torch.mpi_ops import allgather, allgather_async, broadcast_, rank, synchronize
@@ -143,43 +138,47 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None):
         optimizer.load_state_dict(_put_tensors(skeleton, on_cpu))
 
 
-def _serialize(obj):
-    data = io.BytesIO()
-    _pickle.dump(obj, data)
-    return torch.frombuffer(bytearray(data.getvalue()), dtype=torch.uint8)
+def _bytes_tensor(data):
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
-def _deserialize(tensor):
-    return _pickle.loads(tensor.numpy().tobytes() if _has_numpy else bytes(tensor.tolist()))
+def _bytes(tensor):
+    return tensor.numpy().tobytes() if _has_numpy else bytes(tensor.tolist())
 
 
 def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
     """root_rank's object on every rank, pickled on the way. Only for ranks you trust.
 
     name  equal on all ranks; None: matched by order
+    ValueError on every rank, with the reason, when the root cannot pickle it.
     """
-    if rank() == root_rank:
-        data = _serialize(obj)
-        count = torch.tensor([data.numel()], dtype=torch.int64)
-    else:
-        data = None
-        count = torch.zeros(1, dtype=torch.int64)
+    mine = Parcel(obj, root_rank) if rank() == root_rank else None
+    size = torch.tensor([mine.size if mine else 0], dtype=torch.int64)
     name = None if name is None else str(name)
-    broadcast_(count, root_rank, name and name + ".sz", process_set)
-    if data is None:
-        data = torch.empty(int(count), dtype=torch.uint8)
+    broadcast_(size, root_rank, name and name + ".sz", process_set)
+    data = _bytes_tensor(mine.data) if mine else torch.empty(abs(int(size)), dtype=torch.uint8)
     broadcast_(data, root_rank, name and name + ".t", process_set)
-    return obj if rank() == root_rank else _deserialize(data)
+    if mine:
+        mine.check()
+        return obj
+    return unpack(_bytes(data), int(size))
 
 
 def allgather_object(obj, name=None, process_set=global_process_set):
-    """The objects of all ranks, as a list in rank order. Only for ranks you trust."""
-    data = _serialize(obj)
-    count = torch.tensor([data.numel()], dtype=torch.int64)
+    """The objects of all ranks, as a list in rank order. Only for ranks you trust.
+
+    ValueError on every rank, with the reason, when one cannot pickle its object.
+    """
+    mine = Parcel(obj, rank())
+    size = torch.tensor([mine.size], dtype=torch.int64)
     name = None if name is None else str(name)
-    sizes = allgather(count, name and name + ".sz", process_set).tolist()
-    everything = synchronize(allgather_async(data, name and name + ".t", process_set))
-    return [_deserialize(part) for part in everything.split(sizes)]
+    sizes = allgather(size, name and name + ".sz", process_set).tolist()
+    everything = synchronize(
+        allgather_async(_bytes_tensor(mine.data), name and name + ".t", process_set)
+    )
+    mine.check()
+    parts = everything.split([abs(size) for size in sizes])
+    return [unpack(_bytes(part), size) for part, size in zip(parts, sizes)]
 
 
 def _numpy_works():
