@@ -342,6 +342,26 @@ def test_sync_batch_normalization(hvdk):
         hvd.SyncBatchNormalization(fused=True)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "function"])
+def test_sync_batch_normalization_of_ranks_that_built_more(hvd, wrap):
+    for _ in range(1 + hvd.rank()):
+        first = hvd.SyncBatchNormalization()
+    second, rank = hvd.SyncBatchNormalization(), float(hvd.rank())
+    x = tf.constant([[rank, 2 * rank]])
+
+    @wrap
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = second(first(x, training=True) + 5.0, training=True)
+        return tape.gradient(y, x)
+
+    assert run().shape == x.shape
+    mean = (hvd.size() - 1) / 2
+    np.testing.assert_allclose(_value(first.moving_mean), [0.01 * mean, 0.02 * mean], rtol=1e-4)
+    np.testing.assert_allclose(_value(second.moving_mean), [0.05, 0.05], rtol=1e-4)
+
+
 def test_jit_compile_is_switched_off(hvdk):
     with pytest.warns(UserWarning, match="jit_compile"):
         net, _ = trained(hvdk, hvdk.DistributedOptimizer(optimizer("new")), 1, jit_compile=True)

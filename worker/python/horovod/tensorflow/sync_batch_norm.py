@@ -1,5 +1,7 @@
 """Batch normalization over the batches of all ranks."""
 
+import re
+
 import tensorflow as tf
 
 from horovod.tensorflow import mpi_ops
@@ -10,7 +12,9 @@ from horovod.tensorflow.util import do_not_convert
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     """BatchNormalization whose mean and variance are those of the batches of all ranks.
 
-    Arguments as of tf.keras.layers.BatchNormalization; fused=True is not possible.
+    Arguments as of tf.keras.layers.BatchNormalization; fused=True is not possible. The numbers
+    that Keras puts behind names count what a process has built, so they do not count here:
+    layers whose names differ in them only are run in the same order by all ranks.
     """
 
     def __init__(self, fused=False, **kwargs):
@@ -57,7 +61,8 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         sums = tf.reduce_sum(weighted, axes)
         squares = tf.reduce_sum(weighted * x, axes)
         flat = tf.concat([tf.reshape(sums, [-1]), tf.reshape(squares, [-1]), [count]], 0)
-        total = mpi_ops._allreduce(flat, name=self.name + ".moments", op=Sum)
+        name = re.sub(r"(_\d+)+$", "", self.name)
+        total = mpi_ops._allreduce(flat, name=name + ".moments", op=Sum)
         channels = tf.size(sums)
         count = tf.maximum(total[-1], 1)
         mean = tf.reshape(total[:channels] / count, tf.shape(sums))
