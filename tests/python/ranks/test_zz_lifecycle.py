@@ -1,6 +1,7 @@
 """Signals, forks, threads, init and shutdown. Last, as it leaves and joins the job."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -124,6 +125,35 @@ def test_timeline(hvd, tmp_path):
             except (AssertionError, ValueError, OSError):
                 assert time.monotonic() < deadline, "no allreduce.traced in the trace"
                 time.sleep(0.05)
+
+
+def test_timeline_that_cannot_be_written(hvd, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "closed").mkdir(0o555)
+    bad = [("no/trace.json", OSError, "No such file or directory"),
+           ("", OSError, "Is a directory"), ("fifo", ValueError, "not a regular file"),
+           ("closed/trace.json", OSError, "Permission denied")]
+    hvd.stop_timeline()
+    for name, kind, why in bad[: 3 if os.geteuid() == 0 else 4]:
+        path = str(tmp_path / name)
+        if hvd.rank() == 0:
+            with pytest.raises(kind, match="timeline %s: %s" % (re.escape(path), why)):
+                hvd.start_timeline(path)
+        else:
+            hvd.start_timeline(path)
+    with pytest.raises(ValueError, match="has no NUL"):
+        hvd.start_timeline("a\0b")
+    with pytest.raises(ValueError, match="empty"):
+        hvd.start_timeline("")
+    hvd.start_timeline(tmp_path / "trace.json")
+    hvd.start_timeline(tmp_path / "trace.json")
+    if hvd.rank() == 0:
+        with pytest.raises(ValueError, match="trace.json; stop it first"):
+            hvd.start_timeline(tmp_path / "other.json")
+    assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum)) == hvd.size()
+    hvd.stop_timeline()
+    hvd.stop_timeline()
+    assert not (tmp_path / "other.json").exists()
 
 
 def test_static_process_sets(hvd):

@@ -413,7 +413,8 @@ HVD_API const char *hvd_strerror(enum hvd_status status);
 HVD_API size_t hvd_dtype_size(enum hvd_dtype dtype);
 
 /** Write a Chrome trace. Rank 0's path counts; the file holds all ranks. HVD_EINVAL when
- *  one is being written to another path; same path again is HVD_OK. */
+ *  one is being written to another path or this is no regular file, HVD_EIO when it cannot
+ *  be opened; same path again is HVD_OK, and so is stopping where nothing is written. */
 HVD_API enum hvd_status hvd_timeline_start(const char *path, int32_t mark_cycles);
 HVD_API enum hvd_status hvd_timeline_stop(void);
 

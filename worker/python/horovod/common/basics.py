@@ -153,13 +153,22 @@ class HorovodBasics:
     # ---- timeline
 
     def start_timeline(self, file_path, mark_cycles=False):
-        """Write a Chrome trace to file_path from now on; rank 0's path counts."""
-        status = _lib.hvd_timeline_start(os.fsencode(file_path), 1 if mark_cycles else 0)
+        """Write a Chrome trace of all ranks to file_path from now on.
+
+        Rank 0's path counts, so rank 0 alone has OSError when it cannot be written, and
+        ValueError while a trace goes to another path. The same path again changes nothing.
+        """
+        path = os.fsencode(file_path)
+        if b"\0" in path:
+            raise ValueError("timeline %r: a path has no NUL" % file_path)
+        status = _lib.hvd_timeline_start(path, 1 if mark_cycles else 0)
+        if status == _native.EIO:
+            raise OSError(_native.last_error())
         if status != _native.OK:
             raise queue_error(status)
 
     def stop_timeline(self):
-        """Close the trace."""
+        """Close the trace; does nothing when there is none."""
         status = _lib.hvd_timeline_stop()
         if status != _native.OK:
             raise queue_error(status)
