@@ -470,7 +470,10 @@ const struct hvi_opt hvi_opt_table[] = {
      .single = "cb",
      .section = HVI_OPT_INFO,
      .id = HVI_OPT_CHECK_BUILD,
-     .help = "Show what the installed library can do"},
+     .help =
+         "Show what the installed library can do, and the frameworks of the Python "
+         "that HVD_PYTHON names; else of the one that this hvdrun is installed for, "
+         "of the virtual environment (VIRTUAL_ENV), or of python3 on PATH"},
     {.name = "dry-run",
      .section = HVI_OPT_INFO,
      .id = HVI_OPT_DRY_RUN,

@@ -186,6 +186,23 @@ expect_line out '\[ \] DDL'
 expect_line out '\[ \] CCL'
 PYTHONPATH=$T/fake:$HVD_SRC/worker/python HVD_LIBRARY=$HVD_BUILD/lib/libhvd.so.1 python3 -m horovod.check >said
 cmp out said || die "python -m horovod.check says something else"
+
+# whose frameworks: what HVD_PYTHON names, what the package is installed for, VIRTUAL_ENV, PATH
+python3 -m venv --without-pip venv
+site=$(echo "$T"/venv/lib/python*/site-packages)
+cp -r fake/torch "$site"
+PYTHONPATH=$HVD_SRC/worker/python HVD_LIBRARY=$HVD_BUILD/lib/libhvd.so.1 venv/bin/python -m horovod.check >said
+grep -q "^Python .* in $T/venv\$" said && grep -q '\[X\] PyTorch' said || die "another Python was asked: $(cat said)"
+HVD_PYTHON=$T/venv/bin/python3 run hvdrun --check-build
+cmp out said || die "hvdrun and python -m horovod.check differ about one Python"
+VIRTUAL_ENV=$T/venv run hvdrun --check-build
+cmp out said || die "VIRTUAL_ENV does not count"
+mkdir -p "$site/horovod/_dist/bin" && cp "$HVD_BUILD/bin/hvdrun" "$site/horovod/_dist/bin"
+cp -r "$HVD_SRC"/worker/python/horovod/{__init__,_absent,_version,check}.py "$site/horovod"
+LD_LIBRARY_PATH=$HVD_BUILD/lib VIRTUAL_ENV=/nowhere run "$site/horovod/_dist/bin/hvdrun" --check-build
+sed 1d out | cmp - <(sed 1d said) || die "the Python of the package does not count: $(cat out)"
+HVD_PYTHON=$T/none run hvdrun --check-build
+expect_line out "^No Python: '$T/none -m horovod.check' does not run"
 (
     PATH=$HVD_BUILD/bin
     run hvdrun --check-build

@@ -69,3 +69,9 @@ def test_install_and_run(tmp_path):
     report = subprocess.run([python, "-m", "horovod.check"], env=env, stdout=subprocess.PIPE,
                             check=True)
     assert done.stdout == report.stdout and b"[X] PyTorch" in done.stdout
+    assert b" in %s\n" % str(venv).encode() in done.stdout
+    # the launcher itself, where another Python comes first on PATH
+    inner = venv / "lib" / ("python%d.%d" % sys.version_info[:2]) / "site-packages" / "horovod"
+    done = subprocess.run([str(inner / "_dist" / "bin" / "hvdrun"), "--check-build"],
+                          env=dict(env, PATH="/usr/bin:/bin"), stdout=subprocess.PIPE, check=True)
+    assert done.stdout == report.stdout

@@ -1,11 +1,11 @@
 """What this installation can do: python -m horovod.check
 
-The report of `hvdrun --check-build`, with the frameworks of this Python marked; hvdrun
-itself asks the python3 on PATH.
+The report of `hvdrun --check-build` about the frameworks of this Python (HVD_PYTHON).
 """
 
 import importlib.util
-import re
+import os
+import platform
 import subprocess
 import sys
 
@@ -26,12 +26,20 @@ def _works(module):
         return False
 
 
+def _own_facts():
+    """What hvdrun asks for: which Python this is, and the frameworks that work."""
+    return ["Python %s in %s" % (platform.python_version(), sys.prefix)] + [
+        title for title, module in FRAMEWORKS if _works(module)
+    ]
+
+
 def _launcher_report():
     from horovod.runner import hvdrun_path
 
+    env = dict(os.environ, HVD_PYTHON=sys.executable) if sys.executable else None
     try:
         done = subprocess.run([hvdrun_path(), "--check-build"], stdout=subprocess.PIPE,
-                              check=True)
+                              env=env, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.decode()
@@ -44,10 +52,11 @@ def _own_report():
     def mark(feature):
         return "X" if _native.lib.hvd_feature(feature) else " "
 
+    python, *works = _own_facts()
     lines = ["hvd %s (%s, ABI %d)" % (_native.lib.hvd_version_string().decode(),
                                       _native.library_path, _native.ABI_VERSION),
-             "", "Available Frameworks:"]
-    lines += ["    [ ] " + title for title, _ in FRAMEWORKS]
+             python, "", "Available Frameworks:"]
+    lines += ["    [%s] %s" % ("X" if title in works else " ", title) for title, _ in FRAMEWORKS]
     lines += ["", "Available Controllers:", "    [ ] MPI", "    [ ] Gloo (as hvd-coordinator)", "",
               "Available Tensor Operations:", "    [%s] NCCL" % mark(b"nccl"), "    [ ] DDL",
               "    [ ] CCL", "    [ ] MPI", "    [X] Gloo (CPU tensors, as the next two)",
@@ -58,17 +67,11 @@ def _own_report():
 
 def report():
     """The report as text."""
-    text = _launcher_report() or _own_report()
-    for title, module in FRAMEWORKS:
-        sign = "X" if _works(module) else " "
-        text = re.sub(r"\[.\] %s\b" % title, "[%s] %s" % (sign, title), text)
-    return text
+    return _launcher_report() or _own_report()
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--frameworks"]:  # hvdrun --check-build asks
-        for name, package in FRAMEWORKS:
-            if _works(package):
-                print(name)
+        print("\n".join(_own_facts()))
     else:
         sys.stdout.write(report())
