@@ -259,6 +259,9 @@ install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/hvd \
 	  $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	install -m755 $(BINS) $(DESTDIR)$(PREFIX)/bin
+	@cd $(DESTDIR)$(PREFIX) && if [ -e bin/horovodrun ] && [ ! bin/horovodrun -ef bin/hvdrun ]; then \
+	  echo "$(PREFIX)/bin/horovodrun is another program's and stays"; \
+	else ln -sfv hvdrun bin/horovodrun && ln -sfv hvdrun.1 share/man/man1/horovodrun.1; fi
 	install -m755 $(SO).$(VERSION) $(BIND_SO) $(DESTDIR)$(PREFIX)/lib
 	ln -sf libhvd.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libhvd.so.$(ABI)
 	ln -sf libhvd.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libhvd.so

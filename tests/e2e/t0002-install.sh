@@ -5,8 +5,8 @@ set -eu
 prefix=$T/opt/hvd
 make -s -C "$HVD_SRC" B="$HVD_BUILD" PREFIX="$prefix" install >"$T/install.log" 2>&1 ||
     { cat "$T/install.log"; exit 1; }
-for file in bin/hvdrun bin/hvd-agent bin/hvd-coordinator lib/libhvd.so include/hvd/hvd.h \
-    lib/pkgconfig/hvd.pc share/man/man1/hvdrun.1 share/bash-completion/completions/hvdrun; do
+for file in bin/hvdrun bin/horovodrun bin/hvd-agent bin/hvd-coordinator lib/libhvd.so include/hvd/hvd.h \
+    lib/pkgconfig/hvd.pc share/man/man1/hvdrun.1 share/man/man1/horovodrun.1 share/bash-completion/completions/hvdrun; do
     [ -s "$prefix/$file" ] || { echo "not installed: $file"; exit 1; }
 done
 
@@ -25,8 +25,14 @@ if readelf -d "$prefix"/bin/* "$prefix/lib/libhvd.so" | grep -E 'RPATH|RUNPATH';
 echo "-- DESTDIR stages the same files and hvd.pc does not mention it"
 make -s -C "$HVD_SRC" B="$HVD_BUILD" PREFIX=/usr DESTDIR="$T/stage" install >>"$T/install.log" 2>&1
 [ -x "$T/stage/usr/bin/hvdrun" ]
+[ "$T/stage/usr/bin/horovodrun" -ef "$T/stage/usr/bin/hvdrun" ]
 grep -qx 'prefix=/usr' "$T/stage/usr/lib/pkgconfig/hvd.pc"
 if grep -rl "$T/stage" "$T/stage"; then exit 1; fi
+
+echo "-- the horovodrun of Horovod stays"
+rm "$T/stage/usr/bin/horovodrun" && echo theirs >"$T/stage/usr/bin/horovodrun"
+make -s -C "$HVD_SRC" B="$HVD_BUILD" PREFIX=/usr DESTDIR="$T/stage" install >out
+grep -q '/usr/bin/horovodrun is another program.s' out && grep -q theirs "$T/stage/usr/bin/horovodrun"
 
 echo "-- manual and completion"
 if command -v mandoc >/dev/null; then
@@ -42,7 +48,7 @@ cp "$HVD_SRC/worker/examples/allreduce.c" train.c
 # shellcheck disable=SC2046
 cc train.c $(pkg-config --cflags --libs hvd) -o train
 [ "$(command -v hvdrun)" = "$prefix/bin/hvdrun" ]
-hvdrun -np 3 ./train >out 2>err || { cat out err; exit 1; }
+horovodrun -np 3 ./train >out 2>err || { cat out err; exit 1; }
 cat out
 [ "$(grep -c 'rank [012] of 3: average 2 20 200, sum 6 60 600' out)" = 3 ]
 [ "$(pkg-config --modversion hvd)" = "$(hvdrun --version | grep -o '[0-9]*\.[0-9]*\.[0-9]*' | head -n 1)" ]
