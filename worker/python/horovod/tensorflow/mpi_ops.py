@@ -6,7 +6,8 @@ tf.function's automatic order, so each runs as soon as its tensor exists.
 
 Gradients are Horovod's: those of allgather and broadcast are averaged, that of a summing
 reducescatter is multiplied by the number of ranks. HVD_EXACT_GRADIENTS=1, or
-exact_gradients(True), gives the mathematical ones of the sum of all ranks' losses.
+exact_gradients(True), gives the mathematical ones of the sum of all ranks' losses, but for
+Adasum, whose gradient stays the Adasum of the gradients.
 """
 
 import math

@@ -6,7 +6,8 @@ caller may drop its own references.
 
 Gradients are Horovod's: those of allgather and broadcast are averaged over the ranks, and
 that of a summing reducescatter is multiplied by their number. HVD_EXACT_GRADIENTS=1, or
-exact_gradients(True), gives the mathematical ones of the sum of all ranks' losses.
+exact_gradients(True), gives the mathematical ones of the sum of all ranks' losses, but for
+Adasum, whose gradient stays the Adasum of the gradients.
 """
 
 import ctypes
@@ -76,8 +77,8 @@ _exact = os.environ.get("HVD_EXACT_GRADIENTS", "0") not in ("", "0")
 def exact_gradients(enabled=True):
     """Choose between the mathematical gradients (True) and Horovod's (False, the default).
 
-    The mathematical gradient is that of the sum of all ranks' losses. Say the same on all
-    ranks. Returns what was chosen before.
+    The mathematical gradient is that of the sum of all ranks' losses; Adasum keeps Horovod's.
+    Say the same on all ranks. Returns what was chosen before.
     """
     global _exact
     before = _exact
