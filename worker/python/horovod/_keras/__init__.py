@@ -19,6 +19,7 @@ import numpy as np
 from horovod import _native
 from horovod._keras.backends import _Options, is_keras3, keras_backend, reducer
 from horovod.common import host_ops
+from horovod.common.arguments import checked_layers
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import global_process_set
 
@@ -253,6 +254,26 @@ def _deepcopy(self, memo):
 def _rebuilt(base, config, recipe):
     """The counterpart of _reduce_ex()."""
     return distributed_class(base, _settings(*recipe)).from_config(config)
+
+
+def class_wrapper(compression):
+    """Function that gives the distributed class of an optimizer, else with the defaults."""
+
+    def wrap_class(optimizer):
+        settings = _settings(
+            _backend_of(optimizer), "Distributed%s" % type(optimizer).__name__, "", "",
+            compression, False, 1.0, Average, 1, False, None, global_process_set, True,
+        )
+        return distributed_class(type(optimizer), settings)
+
+    return wrap_class
+
+
+def keep_local(optimizer, local_layers):
+    """A distributed optimizer that keeps the gradients of these layers on their rank."""
+    inner = optimizer.inner_optimizer if _is_loss_scale(optimizer) else optimizer
+    inner._hvd_settings.layers.extend(checked_layers(local_layers))
+    return optimizer
 
 
 def _is_loss_scale(optimizer):

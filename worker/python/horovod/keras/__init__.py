@@ -7,6 +7,7 @@ import keras as _K
 
 import horovod._keras as _impl
 from horovod._keras.backends import keras_backend as _keras_backend
+from horovod.common.arguments import chosen_groups as _chosen_groups
 from horovod.common.job import *  # noqa: F401,F403  size, rank, Average, ...
 from horovod.common.job import Average
 from horovod.common.job import basics as _basics
@@ -41,25 +42,6 @@ else:
     shutdown = _basics.shutdown
 
 from horovod.keras import callbacks, elastic
-
-
-def _chosen_groups(num_groups, groups):
-    if _keras_backend(_K) != "tensorflow":
-        return groups or num_groups or None
-    from horovod.tensorflow.gradients import chosen_groups
-
-    return chosen_groups(num_groups, groups)
-
-
-def _checked_layers(local_layers):
-    if local_layers is None:
-        return []
-    if not isinstance(local_layers, (list, tuple, set)):
-        local_layers = [local_layers]
-    for layer in local_layers:
-        if not hasattr(layer, "trainable_weights"):
-            raise ValueError("All local layers must be Keras layers, not %r" % (layer,))
-    return list(local_layers)
 
 
 def DistributedOptimizer(optimizer, name=None, device_dense="", device_sparse="",
@@ -98,9 +80,7 @@ def PartialDistributedOptimizer(optimizer, name=None, device_dense="", device_sp
         gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients,
         0, groups, process_set, scale_local_gradients,
     )
-    inner = made.inner_optimizer if hasattr(made, "inner_optimizer") else made
-    inner._hvd_settings.layers.extend(_checked_layers(local_layers))
-    return made
+    return _impl.keep_local(made, local_layers)
 
 
 def broadcast_global_variables(root_rank):
@@ -138,13 +118,5 @@ def load_model(filepath, custom_optimizers=None, custom_objects=None, compressio
     custom_optimizers  optimizer classes that Keras does not know
     custom_objects     as of keras.models.load_model
     """
-
-    def wrap_class(optimizer):
-        settings = _impl._settings(
-            _impl._backend_of(optimizer), "Distributed%s" % type(optimizer).__name__, "", "",
-            compression, False, 1.0, Average, 1, False, None, global_process_set, True,
-        )
-        return _impl.distributed_class(type(optimizer), settings)
-
-    return _impl.load_model(_K, wrap_class, filepath, custom_optimizers, custom_objects,
-                            legacy_opts)
+    return _impl.load_model(_K, _impl.class_wrapper(compression), filepath, custom_optimizers,
+                            custom_objects, legacy_opts)

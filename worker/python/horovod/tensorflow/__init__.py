@@ -12,6 +12,7 @@ if tuple(int(part) for part in _tf.__version__.split(".")[:2]) < (2, 13):
 
 import tensorflow as tf
 
+from horovod.common.arguments import chosen_groups as _chosen_groups
 from horovod.common.util import check_extension, gpu_available, split_list
 from horovod.tensorflow import elastic
 from horovod.tensorflow.compression import Compression
@@ -24,7 +25,6 @@ from horovod.tensorflow.functions import (
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.gradients import (
     allreduce_slices as _allreduce_slices,
-    chosen_groups as _chosen_groups,
     is_sparse as _is_sparse,
     reduce_gradients as _reduce_gradients,
 )

@@ -1,7 +1,5 @@
 """What tapes and optimizers share: reducing a list of gradients."""
 
-import warnings
-
 import tensorflow as tf
 
 from horovod import _native
@@ -15,32 +13,6 @@ from horovod.tensorflow.util import _ref
 
 def is_sparse(gradient):
     return isinstance(gradient, tf.IndexedSlices)
-
-
-def chosen_groups(num_groups, groups):
-    """The argument groups, from it and its old name."""
-    if num_groups != 0:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups` and will be removed",
-            DeprecationWarning,
-            stacklevel=4,
-        )
-        if groups is None:
-            groups = num_groups
-    if groups is None:
-        return None
-    if isinstance(groups, bool) or not isinstance(groups, (int, list, tuple)):
-        raise ValueError("groups should be a non-negative integer or a list of list of tf.Variable.")
-    if isinstance(groups, int):
-        if groups < 0:
-            raise ValueError("groups should be a non-negative integer or a list of list of tf.Variable.")
-        return groups or None
-    for members in groups:
-        if not isinstance(members, (list, tuple)) or not all(
-            hasattr(v, "assign") for v in members
-        ):
-            raise ValueError("groups should be a non-negative integer or a list of list of tf.Variable.")
-    return [list(members) for members in groups]
 
 
 def predivide(gradient_predivide_factor, op):

@@ -2,14 +2,10 @@
 
 import tensorflow as tf
 
+from horovod.common.arguments import checked_layers, chosen_groups
 from horovod.common.process_sets import global_process_set
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.gradients import (
-    chosen_groups,
-    predivide,
-    reduce_all_but,
-    reduce_gradients,
-)
+from horovod.tensorflow.gradients import predivide, reduce_all_but, reduce_gradients
 from horovod.tensorflow.mpi_ops import Average
 from horovod.tensorflow.util import _ref, do_not_convert
 
@@ -134,15 +130,3 @@ def PartialDistributedGradientTape(gradtape, device_dense="", device_sparse="",
     )
     tape._hvd.layers = checked_layers(local_layers)
     return tape
-
-
-def checked_layers(local_layers):
-    """A list of layers from a layer, several, or None."""
-    if local_layers is None:
-        return []
-    if not isinstance(local_layers, (list, tuple, set)):
-        local_layers = [local_layers]
-    for layer in local_layers:
-        if not hasattr(layer, "trainable_weights"):
-            raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
-    return list(local_layers)

@@ -6,6 +6,7 @@ Keras 3, or Keras 2 with TF_USE_LEGACY_KERAS=1; also optimizers of the package t
 from tensorflow import keras as _K
 
 import horovod._keras as _impl
+from horovod.common.arguments import chosen_groups as _chosen_groups
 from horovod.common.util import is_version_greater_equal_than
 from horovod.tensorflow import (
     Adasum,
@@ -45,8 +46,6 @@ from horovod.tensorflow import (
     start_timeline,
     stop_timeline,
 )
-from horovod.tensorflow.gradients import chosen_groups as _chosen_groups
-from horovod.tensorflow.tape import checked_layers as _checked_layers
 from horovod.tensorflow.keras import callbacks, elastic
 
 
@@ -86,9 +85,7 @@ def PartialDistributedOptimizer(optimizer, name=None, device_dense="", device_sp
         gradient_predivide_factor, op, backward_passes_per_step, average_aggregated_gradients,
         0, groups, process_set, scale_local_gradients,
     )
-    inner = made.inner_optimizer if hasattr(made, "inner_optimizer") else made
-    inner._hvd_settings.layers.extend(_checked_layers(local_layers))
-    return made
+    return _impl.keep_local(made, local_layers)
 
 
 def broadcast_global_variables(root_rank):
@@ -125,13 +122,5 @@ def load_model(filepath, custom_optimizers=None, custom_objects=None, compressio
     custom_optimizers  optimizer classes that Keras does not know
     custom_objects     as of keras.models.load_model
     """
-
-    def wrap_class(optimizer):
-        settings = _impl._settings(
-            _impl._backend_of(optimizer), "Distributed%s" % type(optimizer).__name__, "", "",
-            compression, False, 1.0, Average, 1, False, None, global_process_set, True,
-        )
-        return _impl.distributed_class(type(optimizer), settings)
-
-    return _impl.load_model(_K, wrap_class, filepath, custom_optimizers, custom_objects,
-                            legacy_opts)
+    return _impl.load_model(_K, _impl.class_wrapper(compression), filepath, custom_optimizers,
+                            custom_objects, legacy_opts)
