@@ -12,6 +12,7 @@ is queued by step().
 """
 
 import ctypes
+import math
 import operator
 import os
 import threading
@@ -49,17 +50,19 @@ _LAZY_BYTES = 8 << 10
 
 _GRAD, _DTYPE, _LAYOUT = map(operator.attrgetter, ("grad", "dtype", "layout"))
 _TENSORS, _STRIDED = {torch.Tensor}, {torch.strided}
+_OPS = (Average, mpi_ops.Sum, Adasum, mpi_ops.Min, mpi_ops.Max, mpi_ops.Product)
 _OP_WORDS = _native.OP_SIZE // 8
 _NO_HANDLES = (ctypes.c_int64 * 0)()
 
-# How many optimizers of the same parameter names exist: part of the operations' names, so
-# that two optimizers can be in flight. Counted from 0 in every membership.
+# How many optimizers of the same parameter names exist in a process set: part of the
+# operations' names, so that two optimizers can be in flight. Counted from 0 in every
+# membership; for each set, as only its members may have made one.
 _instances = {}
 HorovodBasics._after_init.append(_instances.clear)
 
 
-def _instance(names):
-    key = hash(tuple(names))
+def _instance(process_set, names):
+    key = (process_set.process_set_id, hash(tuple(names)))
     _instances[key] = _instances.get(key, -1) + 1
     return _instances[key]
 
@@ -68,7 +71,8 @@ class _Bucket:
     """Parameters whose gradients travel as one group."""
 
     __slots__ = ("index", "params", "name", "lazy", "left", "handles", "keep", "after", "sent",
-                 "buffer", "base", "pointers", "counts", "dtypes", "on_device", "handle_array")
+                 "buffer", "base", "pointers", "counts", "dtypes", "how", "on_device",
+                 "handle_array")
 
     def __init__(self, index, params, name, lazy):
         self.index = index
@@ -82,7 +86,7 @@ class _Bucket:
         self.after = []
         self.buffer = None
         self.pointers = []
-        self.counts = self.dtypes = None
+        self.counts = self.dtypes = self.how = None
         self.on_device = False
 
 
@@ -198,7 +202,7 @@ class _Common(torch.optim.Optimizer):
         self._should_synchronize = True
         self._hook_keep = []
         self._lock = threading.Lock()
-        self._instance = _instance([name for name, _ in named])
+        self._instance = _instance(process_set, [name for name, _ in named])
 
     def _active(self):
         """Are there gradients to exchange?"""
@@ -272,15 +276,7 @@ class _DistributedOptimizer(_Common):
             seen = set()
             lists = []
             for group in groups:
-                if not isinstance(group, (list, tuple)):
-                    raise ValueError(
-                        "groups should be a non-negative integer or a list of list of "
-                        "torch.Tensor."
-                    )
-                for p in group:
-                    if id(p) in seen:
-                        raise ValueError("a parameter is in more than one of the groups")
-                    seen.add(id(p))
+                seen.update(map(id, group))
                 members = [p for p in group if id(p) in mine]
                 if members:
                     lists.append(members)
@@ -336,7 +332,7 @@ class _DistributedOptimizer(_Common):
                 optimizer = alive()
                 if optimizer is None:
                     return
-                optimizer._synchronized = False
+                optimizer._synchronized = optimizer._synchronized_for_scaler = False
                 if bucket.lazy:
                     optimizer._handles[bucket] = ()
                 else:
@@ -419,9 +415,13 @@ class _DistributedOptimizer(_Common):
         dtypes = list(map(_DTYPE, dense))
         pointers = list(map(torch.Tensor.data_ptr, dense))
         streams = dense[0].is_cuda
-        if bucket.counts != counts or bucket.dtypes != dtypes or streams or bucket.on_device:
-            self._lay_out(bucket, dense)
-            bucket.counts, bucket.dtypes, bucket.on_device = counts, dtypes, streams
+        # a set has another id after shutdown() and init()
+        how = self.op, mpi_ops._set_id(self.process_set), *self._scales()
+        if (bucket.counts != counts or bucket.dtypes != dtypes or bucket.how != how or streams
+                or bucket.on_device):
+            self._lay_out(bucket, dense, how)
+            bucket.counts, bucket.dtypes, bucket.how = counts, dtypes, how
+            bucket.on_device = streams
         elif bucket.pointers != pointers:
             words, new = memoryview(bucket.buffer).cast("B").cast("q"), array("q", pointers)
             end = len(dense) * _OP_WORDS
@@ -435,8 +435,12 @@ class _DistributedOptimizer(_Common):
             raise queue_error(status)
         bucket.handles = bucket.handle_array
 
-    def _lay_out(self, bucket, dense):
-        """Write the operations of a bucket's tensors into its buffer."""
+    @staticmethod
+    def _lay_out(bucket, dense, how):
+        """Write the operations of a bucket's tensors into its buffer.
+
+        how  (operation, set's id, prescale, postscale)
+        """
         for wire in dense:
             mpi_ops._check(wire)
         members = [mpi_ops._member(w, w) for w in dense]
@@ -445,9 +449,9 @@ class _DistributedOptimizer(_Common):
         bucket.buffer = ctypes.create_string_buffer(need)
         bucket.base = ctypes.addressof(bucket.buffer)
         bucket.handle_array = (ctypes.c_int64 * len(dense))()
-        prescale, postscale = self._scales()
-        _native.pack_ops(bucket.buffer, bucket.base, where, _native.ALLREDUCE, members,
-                         self.op, mpi_ops._set_id(self.process_set), 0, prescale, postscale)
+        op, pset, prescale, postscale = how
+        _native.pack_ops(bucket.buffer, bucket.base, where, _native.ALLREDUCE, members, op,
+                         pset, 0, prescale, postscale)
 
     def _sparse_allreduce_grad_async(self, p, name):
         """Start the exchange of a sparse gradient."""
@@ -713,6 +717,45 @@ def _teach_grad_scaler():
     scaler._unscale_grads_ = unscale
 
 
+_BAD_GROUPS = "groups should be a non-negative integer or a list of list of torch.Tensor."
+
+
+def _check_groups(groups):
+    if isinstance(groups, bool) or not isinstance(groups, (list, int)):
+        raise ValueError(_BAD_GROUPS)
+    if isinstance(groups, int):
+        if groups < 0:
+            raise ValueError(_BAD_GROUPS)
+        return
+    seen = set()
+    for group in groups:
+        if not isinstance(group, (list, tuple)):
+            raise ValueError(_BAD_GROUPS)
+        for p in group:
+            if not isinstance(p, torch.Tensor):
+                raise ValueError("%s Not: %.60r" % (_BAD_GROUPS, p))
+            if id(p) in seen:
+                raise ValueError("a parameter is in more than one of the groups")
+            seen.add(id(p))
+
+
+def _check_arguments(optimizer, compression, op, gradient_predivide_factor, process_set):
+    """What would else fail in the first step, or train without an exchange."""
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError("not a torch.optim.Optimizer: %.60r" % (optimizer,))
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError("compression is hvd.Compression.none, .fp16, .bf16 or a class like "
+                         "those, not %.60r" % (compression,))
+    if op not in _OPS:
+        raise ValueError("op is hvd.Average, Sum, Adasum, Min, Max or Product, not %.60r" % (op,))
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if gradient_predivide_factor == 0 or not math.isfinite(gradient_predivide_factor):
+        raise ValueError("gradient_predivide_factor is a number other than 0, not %s"
+                         % gradient_predivide_factor)
+    mpi_ops._set_id(process_set)
+
+
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,
                          backward_passes_per_step=1, op=Average,
                          gradient_predivide_factor=1.0, num_groups=0, groups=None,
@@ -733,8 +776,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     sparse_as_dense   make sparse gradients dense first
     process_set       ranks among which gradients are exchanged
     """
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    _check_arguments(optimizer, compression, op, gradient_predivide_factor, process_set)
     if num_groups != 0:
         warnings.warn(
             "Parameter `num_groups` has been replaced by `groups` and will be removed in "
@@ -745,14 +787,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         if groups is None:
             groups = num_groups
     if groups is not None:
-        if isinstance(groups, bool) or not isinstance(groups, (list, int)):
-            raise ValueError(
-                "groups should be a non-negative integer or a list of list of torch.Tensor."
-            )
-        if isinstance(groups, int) and groups < 0:
-            raise ValueError(
-                "groups should be a non-negative integer or a list of list of torch.Tensor."
-            )
+        _check_groups(groups)
     _teach_grad_scaler()
     if op == Adasum and size() > 1:
         if process_set is not global_process_set and process_set.process_set_id != 0:
