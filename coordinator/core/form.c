@@ -256,8 +256,10 @@ void hvi_form_check_exited(struct hvi_core *core)
     hvi_text_add(&t, " ");
     hvi_text_wait_status(&t, p->wait_status);
     hvi_text_add(&t, p->served ? " and will not come back" : " before hvd_init");
+    if (p->wait_status != 0) /* a failed rank speaks for itself, maybe later than we */
+        hvi_emit_rank_note(core, HVI_NOTE_LOST, slot, t.s);
     hvi_form_refuse_all(core, HVD_EPEER, t.s);
-    if (p->wait_status == 0) /* a failed rank speaks for itself */
+    if (p->wait_status == 0)
         hvi_emit_note(core, HVI_NOTE_FATAL, "%s", t.s);
 }
 
@@ -760,7 +762,9 @@ static void tell_failure(struct hvi_core *core)
         return;
     }
     hvi_text_member(&t, core, core->failure.rank);
-    hvi_emit_note(core, HVI_NOTE_INFO, "%s %s", t.s, core->failure.text);
+    hvi_text_add(&t, " %s", core->failure.text);
+    hvi_emit_rank_note(core, HVI_NOTE_LOST, core->members[core->failure.rank].slot,
+                       t.s);
     core->lost_any = true;
     hvi_epoch_close(core, core->failure.rank, core->failure.text, core->failure.status);
 }

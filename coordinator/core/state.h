@@ -215,8 +215,8 @@ struct hvi_core {
     int64_t start_by_ms;     /* -1: nobody waits */
     struct proc *procs;      /* [np] */
     uint64_t nexits;
-    struct served *served;   /* [nserved] */
-    struct hvi_link agents;  /* of conn.link */
+    struct served *served;  /* [nserved] */
+    struct hvi_link agents; /* of conn.link */
     int32_t nwaiting, nserved;
 
     /* epoch */
