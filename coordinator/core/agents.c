@@ -82,6 +82,7 @@ static void rank_exited(struct hvi_core *core, struct conn *c, const Hvi__RankEx
         return;
     p = &core->procs[m->rank];
     p->state = PROC_EXITED;
+    p->nth = ++core->nexits;
     p->pid = m->pid;
     p->wait_status = m->wait_status;
     p->agent = c->id;

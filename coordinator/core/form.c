@@ -225,29 +225,42 @@ static void add_slot_host(struct text *t, const struct hvi_core *core, int32_t s
         hvi_text_add(t, " (host %s)", core->cfg.hosts[slot]);
 }
 
-void hvi_form_check_exited(struct hvi_core *core)
+/* The rank whose exit keeps the job from forming, -1: none. Of several the first: the
+ * others may have ended for want of it. */
+static int32_t first_exited(const struct hvi_core *core)
 {
-    struct text t = {.n = 0};
-    int32_t n = wanted_size(core);
+    int32_t n = wanted_size(core), first = -1;
 
-    if (core->nwaiting == 0)
-        return;
     for (int32_t i = 0; i < n; i++) {
         int32_t slot = wanted_slot(core, i);
         const struct proc *p = &core->procs[slot];
 
-        if (p->state != PROC_EXITED || waits(core, slot))
-            continue;
-        hvi_text_add(&t, "the job cannot start: ");
-        add_slot_host(&t, core, slot);
-        hvi_text_add(&t, " ");
-        hvi_text_wait_status(&t, p->wait_status);
-        hvi_text_add(&t, p->served ? " and will not come back" : " before hvd_init");
-        hvi_form_refuse_all(core, HVD_EPEER, t.s);
-        if (p->wait_status == 0) /* a failed rank speaks for itself */
-            hvi_emit_note(core, HVI_NOTE_FATAL, "%s", t.s);
-        return;
+        if (p->state == PROC_EXITED && !waits(core, slot) &&
+            (first < 0 || p->nth < core->procs[first].nth))
+            first = slot;
     }
+    return first;
+}
+
+void hvi_form_check_exited(struct hvi_core *core)
+{
+    struct text t = {.n = 0};
+    int32_t slot = core->nwaiting > 0 ? first_exited(core) : -1;
+    const struct proc *p;
+
+    if (slot < 0)
+        return;
+    p = &core->procs[slot];
+    hvi_text_add(&t, "the job cannot start: ");
+    add_slot_host(&t, core, slot);
+    hvi_text_add(&t, " ");
+    hvi_text_wait_status(&t, p->wait_status);
+    hvi_text_add(&t, p->served ? " and will not come back" : " before hvd_init");
+    if (p->wait_status != 0) /* a failed rank speaks for itself, maybe later than we */
+        hvi_emit_rank_note(core, HVI_NOTE_LOST, slot, t.s);
+    hvi_form_refuse_all(core, HVD_EPEER, t.s);
+    if (p->wait_status == 0)
+        hvi_emit_note(core, HVI_NOTE_FATAL, "%s", t.s);
 }
 
 static const struct member *still_member(const struct hvi_core *core, int32_t slot)
@@ -749,7 +762,9 @@ static void tell_failure(struct hvi_core *core)
         return;
     }
     hvi_text_member(&t, core, core->failure.rank);
-    hvi_emit_note(core, HVI_NOTE_INFO, "%s %s", t.s, core->failure.text);
+    hvi_text_add(&t, " %s", core->failure.text);
+    hvi_emit_rank_note(core, HVI_NOTE_LOST, core->members[core->failure.rank].slot,
+                       t.s);
     core->lost_any = true;
     hvi_epoch_close(core, core->failure.rank, core->failure.text, core->failure.status);
 }

@@ -84,6 +84,7 @@ struct proc {
     enum proc_state state;
     int32_t pid, wait_status;
     uint64_t agent;   /* connection that started it, 0: none */
+    uint64_t nth;     /* it was the nth to exit */
     bool served;      /* was in an epoch */
     char refused[96]; /* why its last HELLO was refused, "" */
 };
@@ -213,8 +214,9 @@ struct hvi_core {
     struct hvi_link waiting; /* of conn.link, in order of arrival */
     int64_t start_by_ms;     /* -1: nobody waits */
     struct proc *procs;      /* [np] */
-    struct served *served;   /* [nserved] */
-    struct hvi_link agents;  /* of conn.link */
+    uint64_t nexits;
+    struct served *served;  /* [nserved] */
+    struct hvi_link agents; /* of conn.link */
     int32_t nwaiting, nserved;
 
     /* epoch */

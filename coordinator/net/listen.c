@@ -13,9 +13,15 @@
 
 #include "proto/base/listenall.h"
 #include "proto/base/netaddr.h"
+#include "proto/base/ports.h"
 
 static enum hvd_status cannot(struct hvi_err *err, const char *where, int rc)
 {
+    char gone[HVI_PORTS_TEXT];
+    const char *end = strrchr(where, ':');
+
+    if (end != NULL && strcmp(end, ":0") == 0 && hvi_ports_gone(-rc, gone) != NULL)
+        return hvi_fail(err, HVD_ELIMIT, "cannot listen on %s: %s", where, gone);
     return hvi_fail(err, HVD_EIO, "cannot listen on %s: %s%s", where, uv_strerror(rc),
                     rc == UV_EADDRINUSE ? "; is another coordinator running there?"
                                         : "");

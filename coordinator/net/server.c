@@ -326,15 +326,25 @@ static void on_open(struct hvi_net_conn *c)
     hvi_wipe(entropy, sizeof entropy);
 }
 
+/* To look and leave is no offence; on a Unix socket, which only this user reaches, neither
+ * is to be stopped in the handshake. Nor is it where the hello was right: that is a rank
+ * that failed, of which others tell. */
+static void unproven_end(struct hvi_server *s, const struct hvi_net_conn *c,
+                         const char *why)
+{
+    if (c->state == HVI_NET_PROOF && c->peer_ended)
+        hvi_log_info("net", "conn=%llu peer=%s ended in the handshake",
+                     (unsigned long long)c->id, c->peer);
+    else if (why != NULL || (c->nhello > 0 && c->u.handle.type == UV_TCP))
+        log_stranger(s, c, why != NULL ? why : "it hung up in the handshake");
+}
+
 static void on_end(struct hvi_net_conn *c, bool clean, const char *why)
 {
     struct hvi_server *s = c->owner;
 
     if (c->state != HVI_NET_OPEN) {
-        /* To look and leave is no offence; on a Unix socket, which only this user
-         * reaches, neither is to be stopped in the handshake. */
-        if (why != NULL || (c->nhello > 0 && c->u.handle.type == UV_TCP))
-            log_stranger(s, c, why != NULL ? why : "it hung up in the handshake");
+        unproven_end(s, c, why);
         close_conn(s, c);
         return;
     }

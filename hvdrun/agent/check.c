@@ -26,6 +26,7 @@
 #include "hvdrun/topo/layout.h"
 #include "proto/base/clock.h"
 #include "proto/base/err.h"
+#include "proto/base/ports.h"
 
 #define ADDRESSES_MAX 16
 #define BACK_MS 3000 /* for each address: connect, and for the answer */
@@ -235,6 +236,7 @@ static void tell_gpus(void)
 static const char *call(const struct addrinfo *a, const char *nonce)
 {
     int64_t deadline = hvi_now_ms() + BACK_MS;
+    static char gone[HVI_PORTS_TEXT];
     char answer[64] = "";
     struct pollfd p = {.events = POLLOUT};
     const char *why = NULL;
@@ -245,7 +247,7 @@ static const char *call(const struct addrinfo *a, const char *nonce)
     if (p.fd < 0)
         return strerror(errno);
     if (connect(p.fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS)
-        why = strerror(errno);
+        why = hvi_ports_gone(errno, gone) != NULL ? gone : strerror(errno);
     if (why == NULL && poll(&p, 1, hvi_ms_left(deadline)) != 1)
         why = "no answer";
     if (why == NULL && (getsockopt(p.fd, SOL_SOCKET, SO_ERROR, &e, &n) != 0 || e != 0))

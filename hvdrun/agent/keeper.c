@@ -28,6 +28,7 @@
 #include "hvdrun/agent/procstat.h"
 #include "hvdrun/job/rundir.h"
 #include "proto/base/clock.h"
+#include "proto/base/limits.h"
 
 #define ACK_TIMEOUT_MS                                                                 \
     5000 /* the keeper answers in microseconds unless it is stopped */
@@ -183,7 +184,8 @@ enum hvd_status hvi_keeper_start(int lifeline_fd, const char *rundir, int own,
     if (pid < 0) {
         close(sv[0]);
         close(sv[1]);
-        return hvi_fail(err, HVD_EIO, "keeper: fork: %s", strerror(e));
+        return hvi_fail(err, HVD_EIO, "keeper: fork: %s%s", strerror(e),
+                        hvi_limits_of_processes(e));
     }
     close(sv[1]);
     out->pid = pid;

@@ -13,6 +13,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/list.h"
+#include "proto/base/ports.h"
 
 #define READ_BYTES (64 * 1024)
 
@@ -192,16 +193,22 @@ static void timeout_cb(uv_timer_t *t)
     down(t->data, false, "no answer within 5 s");
 }
 
+static const char *why_not(int status, char gone[HVI_PORTS_TEXT])
+{
+    return hvi_ports_gone(-status, gone) != NULL ? gone : uv_strerror(status);
+}
+
 static void connected_cb(uv_connect_t *req, int status)
 {
     struct hvi_agent_link *l = req->data;
+    char gone[HVI_PORTS_TEXT];
 
     if (status == UV_ECANCELED || !l->open)
         return;
     if (status == 0)
         status = uv_read_start(&l->u.stream, alloc_cb, read_cb);
     if (status != 0) {
-        down(l, false, uv_strerror(status));
+        down(l, false, why_not(status, gone));
         return;
     }
     put(l, l->hs.hello, HVI_HELLO_BYTES);
@@ -236,6 +243,7 @@ static enum hvd_status start_connect(struct hvi_agent_link *l, uv_loop_t *loop,
                                      const char *endpoint, struct hvi_err *err)
 {
     struct sockaddr_storage addr;
+    char gone[HVI_PORTS_TEXT];
     int rc;
 
     if (strncmp(endpoint, "unix:", 5) == 0) {
@@ -249,7 +257,7 @@ static enum hvd_status start_connect(struct hvi_agent_link *l, uv_loop_t *loop,
                             connected_cb);
         if (rc != 0) {
             uv_close(&l->u.handle, NULL);
-            return hvi_fail(err, HVD_EIO, "%s: %s", endpoint, uv_strerror(rc));
+            return hvi_fail(err, HVD_EIO, "%s: %s", endpoint, why_not(rc, gone));
         }
     } else {
         return hvi_fail(err, HVD_EINVAL, "'%s' is not an endpoint", endpoint);

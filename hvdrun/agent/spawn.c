@@ -17,6 +17,7 @@
 #include "hvdrun/agent/cgroup.h"
 #include "hvdrun/agent/vclone.h"
 #include "hvdrun/job/proc.h"
+#include "proto/base/limits.h"
 
 int hvi_pidfd_open(pid_t pid)
 {
@@ -192,7 +193,8 @@ enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned 
     close(failure[1]);
     if (pid < 0) {
         close(failure[0]);
-        return hvi_fail(err, HVD_EIO, "fork: %s", strerror(*error));
+        return hvi_fail(err, HVD_EIO, "fork: %s%s", strerror(*error),
+                        hvi_limits_of_processes(*error));
     }
     if (!plan->terminal)   /* a group's leader could not begin a session */
         setpgid(pid, pid); /* both sides: whoever comes first */

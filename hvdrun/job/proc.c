@@ -86,8 +86,8 @@ static enum hvd_status start(char *const argv[], bool with_stderr, struct hvi_pr
                 1024 * 1024); /* fewer wake-ups; may be refused */
     pid = fork();
     if (pid < 0) {
-        rc = hvi_fail(err, HVD_EIO, "cannot start %s: fork: %s", argv[0],
-                      strerror(errno));
+        rc = hvi_fail(err, HVD_EIO, "cannot start %s: fork: %s%s", argv[0],
+                      strerror(errno), hvi_limits_of_processes(errno));
         goto done;
     }
     if (pid == 0)

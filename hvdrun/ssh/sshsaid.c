@@ -24,6 +24,7 @@ static const struct part of_ssh[] = {
     {"Permission denied (", HVI_SAID_DENIED},
     {"stdio forwarding failed", HVI_SAID_NOT_FORWARDED},
     {"open failed: ", HVI_SAID_NO_SESSION},
+    {"Cannot assign requested address", HVI_SAID_NO_PORT},
     {"Connection refused", HVI_SAID_REFUSED},
     {"timed out", HVI_SAID_TIMED_OUT},
     {"No route to host", HVI_SAID_UNREACHABLE},

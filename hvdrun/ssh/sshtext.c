@@ -109,6 +109,16 @@ static void unreachable(const struct hvi_ssh_failure *f, char *out)
          hvi_said_line(f->said, part, line));
 }
 
+static void no_port(const struct hvi_ssh_failure *f, char *out)
+{
+    word(
+        out,
+        "%s: ssh has no local port here to connect from: all of "
+        "net.ipv4.ip_local_port_range are in use;\n  end what holds them, or widen the "
+        "range with sysctl",
+        f->host);
+}
+
 static void busy(const struct hvi_ssh_failure *f, char *out)
 {
     char line[HVI_SAID_MAX];
@@ -326,6 +336,7 @@ static void (*const words_of[])(const struct hvi_ssh_failure *f, char *out) = {
     [HVI_SAID_DENIED] = denied,
     [HVI_SAID_NOT_FORWARDED] = not_forwarded,
     [HVI_SAID_NO_SESSION] = no_session,
+    [HVI_SAID_NO_PORT] = no_port,
     [HVI_SAID_REFUSED] = refused,
     [HVI_SAID_TIMED_OUT] = timed_out,
     [HVI_SAID_UNREACHABLE] = unreachable,
@@ -384,6 +395,8 @@ static char *before_up(const struct hvi_ssh_failure *f, char *out)
 {
     enum hvi_said_kind kind = kind_of(f);
 
+    if (kind == HVI_SAID_NO_PORT && strchr(f->host, ':') != NULL)
+        kind = HVI_SAID_UNSET; /* a host without IPv6 has no address for it either */
     if (kind == HVI_SAID_UNSET)
         other(f, out);
     else

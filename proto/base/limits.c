@@ -61,8 +61,15 @@ enum hvd_status hvi_limits_fds(size_t need, const char *whom, struct hvi_err *er
                     "the limit of %llu open files is too small for %s, which %s %llu; "
                     "raise it (ulimit -n)",
                     (unsigned long long)r.rlim_cur, whom,
-                    strncmp(whom, "1 ", 2) == 0 ? "needs" : "need",
+                    strncmp(whom, "1 ", 2) == 0 || whom[0] > '9' ? "needs" : "need",
                     (unsigned long long)r.rlim_cur + need - got);
+}
+
+const char *hvi_limits_of_processes(int error)
+{
+    return error == EAGAIN ? "; raise the limit of processes there (ulimit -u, or "
+                             "pids.max of the cgroup)"
+                           : "";
 }
 
 enum hvd_status hvi_limits_memory(size_t size_bytes, struct hvi_err *err)

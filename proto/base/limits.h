@@ -25,6 +25,10 @@ void hvi_limits_restore_fds(void);
  */
 enum hvd_status hvi_limits_fds(size_t need, const char *whom, struct hvi_err *err);
 
+/** What to do about the errno of fork() or pthread_create(): "; raise the limit ...", static;
+ *  "" where no limit is the reason. */
+const char *hvi_limits_of_processes(int error);
+
 /** Are there size_bytes of address space? HVD_ENOMEM names the limit (ulimit -v). */
 enum hvd_status hvi_limits_memory(size_t size_bytes, struct hvi_err *err);
 

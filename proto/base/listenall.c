@@ -49,7 +49,7 @@ static int listen_at(const char *address, int port)
 
 static int port_of(int fd)
 {
-    struct sockaddr_storage ss;
+    struct sockaddr_storage ss = {.ss_family = AF_UNSPEC};
     socklen_t n = sizeof ss;
 
     if (getsockname(fd, (struct sockaddr *)&ss, &n) != 0)

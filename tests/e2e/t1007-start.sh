@@ -6,12 +6,13 @@
 
 cat >some.c <<'END'
 #include <hvd/hvd.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* argv[1]: what rank 1 does instead of hvd_init */
+/* argv[1]: what rank 1 does instead of hvd_init; rank 3 comes when rank 0 has gone */
 int main(int argc, char **argv)
 {
     const char *rank = getenv("HVD_RANK");
@@ -21,6 +22,22 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], "sleep") == 0)
             sleep(300);
         return atoi(argv[1]);
+    }
+    if (rank[0] == '0') {
+        FILE *f = fopen("pid", "w");
+
+        fprintf(f, "%d", getpid());
+        fclose(f);
+    }
+    if (rank[0] == '3') {
+        FILE *f = NULL;
+        int pid = 0;
+
+        signal(SIGTERM, SIG_IGN);
+        while ((f = fopen("pid", "r")) == NULL || fscanf(f, "%d", &pid) != 1)
+            usleep(1000);
+        while (kill(pid, 0) == 0)
+            usleep(1000);
     }
     rc = hvd_init(NULL);
     printf("rank %s: %d: %s\n", rank, (int)rc, hvd_last_error());
@@ -49,6 +66,15 @@ expect_status 6
 expect_line err '^hvdrun: rank 1 on localhost \(pid [0-9]+\) exited with status 6'
 expect_within 4000
 echo "ok a rank that failed before hvd_init ends the job with its status"
+
+rm -f pid
+run hvdrun --grace 5 -np 4 ./some 6
+expect_status 6
+expect_line err '^hvdrun: rank 1 on localhost \(pid [0-9]+\) exited with status 6'
+for rank in 0 2 3; do
+    expect_line out "^\[$rank\]<stdout>:rank $rank: -7: .*rank 1 .*exited with status 6 before hvd_init"
+done
+echo "ok the first that failed is named, also to those who come when others have given up"
 
 HOROVOD_START_TIMEOUT=1 run hvdrun -np 3 ./some sleep
 expect_status 125

@@ -88,12 +88,15 @@ cat >die.c <<'END'
 #include <string.h>
 #include <unistd.h>
 
-/* rank 2 ends at step 50: by signal N, "exit N", "_exit" */
+/* rank 2 ends at step 50: by signal N, "exit N", "_exit"; "early N": instead of hvd_init */
 int main(int argc, char **argv)
 {
     static float x[1024];
-    enum hvd_status rc = hvd_init(NULL);
+    enum hvd_status rc;
 
+    if (strcmp(argv[1], "early") == 0 && strcmp(getenv("HVD_RANK"), "2") == 0)
+        return atoi(argv[2]);
+    rc = hvd_init(NULL);
     for (int i = 0; rc == HVD_OK; i++) {
         if (i == 50 && hvd_rank() == 2) {
             if (strcmp(argv[1], "exit") == 0)
@@ -123,6 +126,10 @@ dies 134 'was killed by signal 6 \(SIGABRT\)' 6
 dies 137 'was killed by signal 9 \(SIGKILL\)' 9
 dies 7 'exited with status 7' exit 7
 dies 66 'ended \(status 0\) without hvd_shutdown' _exit
+# others hear of it, give up and are heard of before: they are not the first
+for k in 1 2 3; do
+    dies 9 'exited with status 9' early 9
+done
 run hosts_exec 1 hvdrun -H host1,host2 ./not-there
 expect_status 127
 expect_line err "^hvdrun: .*cannot run './not-there'"

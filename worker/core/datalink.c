@@ -31,6 +31,7 @@
 #include "proto/base/env.h"
 #include "proto/base/listenall.h"
 #include "proto/base/log.h"
+#include "proto/base/ports.h"
 #include "proto/base/tmpdir.h"
 #include "worker/core/dial.h"
 
@@ -111,8 +112,12 @@ static enum hvd_status port_range(const char *text, int *first, int *last,
 
 static enum hvd_status cannot_listen(const char *range, struct hvi_err *err)
 {
+    char gone[HVI_PORTS_TEXT];
+
     if (errno == EMFILE || errno == ENFILE)
         return no_socket(err);
+    if (range == NULL && hvi_ports_gone(errno, gone) != NULL)
+        return hvi_fail(err, HVD_ELIMIT, "cannot listen for peers: %s", gone);
     if (range != NULL && errno == EADDRINUSE)
         return hvi_fail(err, HVD_EIO,
                         "HVD_PORT_RANGE: all ports of %.40s are taken; each rank of a "

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/ports.h"
 
 #define STAGGER_MS 250 /* before the next way is tried too, RFC 8305 section 8 */
 #define RETRY_MS 20    /* between attempts: not up yet, or its backlog is full */
@@ -65,9 +66,14 @@ static int try_address(const struct sockaddr *sa, socklen_t n, int64_t deadline_
 static enum hvd_status failed(const char *whom, const char *where, int error,
                               struct hvi_err *err)
 {
+    char gone[HVI_PORTS_TEXT];
+
     if (error == EMFILE || error == ENFILE)
         return hvi_fail(err, HVD_ELIMIT,
                         "too many open files: raise the limit (ulimit -n)");
+    if (hvi_ports_gone(error, gone) != NULL)
+        return hvi_fail(err, HVD_ELIMIT, "cannot reach %s at %s: %s", whom, where,
+                        gone);
     return hvi_fail(err, error == ETIMEDOUT ? HVD_ETIMEDOUT : HVD_EIO,
                     "cannot reach %s at %s: %s", whom, where, strerror(error));
 }

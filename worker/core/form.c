@@ -21,6 +21,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/env.h"
+#include "proto/base/limits.h"
 #include "proto/base/log.h"
 #include "worker/core/affinity.h"
 #include "worker/core/ctx.h"
@@ -560,7 +561,8 @@ static enum hvd_status start_thread(pthread_t *thread, void *(*run)(void *),
     int error = pthread_create(thread, NULL, run, c);
 
     if (error != 0)
-        return hvi_fail(err, HVD_ENOMEM, "cannot start a thread: %s", strerror(error));
+        return hvi_fail(err, HVD_ENOMEM, "cannot start a thread: %s%s", strerror(error),
+                        hvi_limits_of_processes(error));
     pthread_setname_np(*thread, name);
     return HVD_OK;
 }

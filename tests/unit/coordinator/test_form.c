@@ -221,6 +221,28 @@ Test(form, a_rank_that_exited_before_init_ends_the_wait, .timeout = 10)
     feed_free(f);
 }
 
+Test(form, of_several_that_exited_the_first_is_named, .timeout = 10)
+{
+    struct feed *f = feed_new(&(struct hvi_core_config){.np = 4, .linger_ms = -1});
+
+    feed_agent(f, 50, "a");
+    for (int32_t r = 0; r < 4; r++)
+        feed_started(f, 50, r);
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_exited(f, 50, 2, 11);
+    feed_has(f, "note lost rank=2");
+    feed_has(f, "send 1 REFUSED HVD_EPEER text='the job cannot start: rank 2 killed by "
+                "SIGSEGV before hvd_init' last\n");
+    feed_exited(f, 50, 0, 9 << 8); /* it was told, and gave up */
+    feed_exited(f, 50, 1, 0);
+    feed_forget(f);
+    feed_hello(f, 2, &(struct feed_hello){.want = 3});
+    feed_has(f, "send 2 REFUSED HVD_EPEER text='the job cannot start: rank 2 killed by "
+                "SIGSEGV before hvd_init' last\n");
+    cr_assert(strstr(f->trace, "note fatal") == NULL, "%s", f->trace);
+    feed_free(f);
+}
+
 Test(form, refuses_all_when_static_sets_differ, .timeout = 10)
 {
     static const int32_t a[] = {0, 1}, b[] = {0};
@@ -404,7 +426,8 @@ Test(form, no_fallback_when_shm_was_asked_for, .timeout = 10)
     feed_wait(f, 200);
     feed_has(
         f,
-        "note info text='rank 0 (host a, pid 100) could not form the shm data plane");
+        "note lost rank=0 text='rank 0 (host a, pid 100) could not form the shm data "
+        "plane");
     feed_has(
         f,
         "send 2 CLOSED rank=0 HVD_ENOMEM cause='could not form the shm data plane: no "

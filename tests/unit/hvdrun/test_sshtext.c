@@ -41,6 +41,11 @@ Test(sshtext, known_failures_name_the_host_and_the_fix, .timeout = 5)
           "ssh: connect to host h1 port 22: Connection refused\r\n",
           "h1: connection refused: no ssh server listens on port 22 there; start one, "
           "or give its port with -p");
+    check(EXITED(255), 0, false,
+          "ssh: connect to host h1 port 22: Cannot assign requested address\r\n",
+          "h1: ssh has no local port here to connect from: all of "
+          "net.ipv4.ip_local_port_range are in use;\n  end what holds them, or widen "
+          "the range with sysctl");
     check(EXITED(255), 2222, false,
           "ssh: connect to host h1 port 2222: Connection refused\r\n",
           "h1: connection refused: no ssh server listens on port 2222 there; start "
