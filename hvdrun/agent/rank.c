@@ -6,12 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "hvdrun/agent/session.h"
 #include "proto/base/clock.h"
+
+#define HOLD_LOOK_MS 2 /* how often to look whether the exec has stopped it */
 
 static void close_fd(int *fd)
 {
@@ -27,34 +28,41 @@ static void close_poll(uv_poll_t *p, bool *open)
     *open = false;
 }
 
-/* Its exec is done: the system stops it for us, its tracer. We let go of it, stopped. */
-static void let_hold(const struct hvi_rank *r)
+static void close_timer(uv_timer_t *t, bool *open)
 {
-    siginfo_t info = {.si_pid = 0};
-
-    while (waitid(P_PID, (id_t)r->pid, &info, WSTOPPED | WEXITED | WNOWAIT) != 0 &&
-           errno == EINTR)
-        ;
-    if (info.si_code == CLD_TRAPPED)
-        (void)ptrace(PTRACE_DETACH, r->pid, NULL, (void *)(intptr_t)SIGSTOP);
+    if (*open)
+        uv_close((uv_handle_t *)t, NULL);
+    *open = false;
 }
 
-/* The exec has happened (end of file) or has failed (a record). false: neither yet. */
-static bool see_start(struct hvi_rank *r)
+/* The exec has happened (end of file) or has failed (a record), and one to be held is.
+ * false: not yet. over: it has ended. */
+static bool see_start(struct hvi_rank *r, bool over)
 {
     struct hvi_spawn_failure f = {0, 0};
     ssize_t n = read(r->fail_fd, &f, sizeof f);
+    bool execed = n >= 0 || errno != EAGAIN;
 
-    if (n < 0 && errno == EAGAIN)
-        return false;
     if (n != (ssize_t)sizeof f)
         f.stage = f.error = 0;
+    if (r->debug == HVI_RANK_HELD && f.stage == 0 && !over &&
+        hvi_spawn_hold(r->pid, execed) == HVI_SPAWN_HOLD_UNSET)
+        return false;
+    if (!execed)
+        return false;
     close_poll(&r->start_poll, &r->start_poll_open);
+    close_timer(&r->hold_timer, &r->hold_timer_open);
     close_fd(&r->fail_fd);
-    if (f.stage == 0 && r->debug == HVI_RANK_HELD)
-        let_hold(r);
     r->ops->on_started(r, &f);
     return true;
+}
+
+static void hold_cb(uv_timer_t *t)
+{
+    struct hvi_rank *r = t->data;
+
+    if (r->hold_timer_open)
+        (void)see_start(r, false);
 }
 
 static void start_cb(uv_poll_t *p, int status, int events)
@@ -64,7 +72,7 @@ static void start_cb(uv_poll_t *p, int status, int events)
     (void)status;
     (void)events;
     if (r->start_poll_open)
-        (void)see_start(r);
+        (void)see_start(r, false);
 }
 
 static void stream_end(void *data)
@@ -85,8 +93,8 @@ static void ended(struct hvi_rank *r)
 
     if (r->exited || r->pid == 0)
         return;
-    if (r->start_poll_open)
-        (void)see_start(r);
+    if (r->start_poll_open || r->hold_timer_open)
+        (void)see_start(r, true);
     kill(-r->pid, SIGKILL);
     if (r->debug == HVI_RANK_TERMINAL) /* it ran its program in another group */
         hvi_session_kill(r->pid);
@@ -182,7 +190,14 @@ static enum hvd_status watch(struct hvi_rank *r, const struct hvi_rank_common *c
     }
     if (rc != HVD_OK)
         return rc;
-    if (!see_start(r)) {
+    if (see_start(r, false)) {
+        ;
+    } else if (r->debug == HVI_RANK_HELD) { /* nothing becomes readable when it stops */
+        uv_timer_init(c->loop, &r->hold_timer);
+        r->hold_timer.data = r;
+        r->hold_timer_open = true;
+        uv_timer_start(&r->hold_timer, hold_cb, HOLD_LOOK_MS, HOLD_LOOK_MS);
+    } else {
         uv_poll_init(c->loop, &r->start_poll, r->fail_fd);
         r->start_poll.data = r;
         r->start_poll_open = true;
@@ -296,6 +311,7 @@ void hvi_rank_close(struct hvi_rank *r)
 {
     close_poll(&r->exit_poll, &r->exit_poll_open);
     close_poll(&r->start_poll, &r->start_poll_open);
+    close_timer(&r->hold_timer, &r->hold_timer_open);
     close_fd(&r->pidfd);
     close_fd(&r->fail_fd);
     hvi_win_close(&r->in);

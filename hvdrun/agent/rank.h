@@ -42,7 +42,8 @@ struct hvi_rank {
     int pidfd;
     int fail_fd;
     uv_poll_t exit_poll, start_poll;
-    bool exit_poll_open, start_poll_open;
+    uv_timer_t hold_timer;
+    bool exit_poll_open, start_poll_open, hold_timer_open;
     struct hvi_wout out[2]; /* a terminal: only the first */
     struct hvi_win in;
     int open_streams;

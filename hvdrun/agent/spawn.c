@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "hvdrun/agent/cgroup.h"
@@ -96,9 +97,15 @@ static int run_program(char *const argv[], char *const envp[])
 }
 
 /* The exec that follows stops the process for its parent. That one lets go; then anybody
- * of this user may attach, also where Yama asks for more than that. */
+ * of this user may attach, also where Yama asks for more than that. Any other signal would
+ * stop it too: all wait until then but those that cannot, and the exec's own. */
 static void be_held(int err_fd)
 {
+    sigset_t set;
+
+    sigfillset(&set);
+    sigdelset(&set, SIGTRAP);
+    sigprocmask(SIG_SETMASK, &set, NULL);
     (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* EINVAL: no Yama */
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
         fail(err_fd, HVI_SPAWN_TRACE, errno);
@@ -157,7 +164,8 @@ static pid_t start(struct birth *b)
     pid_t pid = -1;
 
     b->born = cgroup >= 0;
-    rc = hvi_vclone(cgroup, child, b);
+    /* one that its tracer must see stop cannot keep it waiting for the exec */
+    rc = b->plan->hold ? -1 : hvi_vclone(cgroup, child, b);
     if (rc > 0)
         return (pid_t)rc;
     if (cgroup >= 0)
@@ -201,4 +209,24 @@ enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned 
     out->pid = pid;
     out->fail_fd = failure[0];
     return HVD_OK;
+}
+
+enum hvi_spawn_hold hvi_spawn_hold(pid_t pid, bool execed)
+{
+    uint64_t none = 0; /* the kernel's set of blocked signals, as programs begin */
+    siginfo_t info = {.si_pid = 0};
+
+    if (waitid(P_PID, (id_t)pid, &info, WSTOPPED | WEXITED | WNOHANG | WNOWAIT) != 0)
+        return errno == EINTR ? HVI_SPAWN_HOLD_UNSET : HVI_SPAWN_HOLD_ENDED;
+    if (info.si_pid != pid)
+        return HVI_SPAWN_HOLD_UNSET;
+    if (info.si_code != CLD_TRAPPED)
+        return HVI_SPAWN_HOLD_ENDED;
+    if (!execed || info.si_status != SIGTRAP) { /* it is going to be stopped anyway */
+        (void)ptrace(PTRACE_CONT, pid, NULL, NULL);
+        return HVI_SPAWN_HOLD_UNSET;
+    }
+    (void)ptrace(PTRACE_SETSIGMASK, pid, (void *)sizeof none, &none);
+    (void)ptrace(PTRACE_DETACH, pid, NULL, (void *)(intptr_t)SIGSTOP);
+    return HVI_SPAWN_HELD;
 }

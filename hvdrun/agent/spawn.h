@@ -32,6 +32,13 @@ struct hvi_spawn_plan {
     bool hold;    /* stops before its first instruction, traced by the caller */
 };
 
+/** Whether a child of plan->hold is held by now. */
+enum hvi_spawn_hold {
+    HVI_SPAWN_HOLD_UNSET = 0, /* not yet */
+    HVI_SPAWN_HELD,           /* and no longer traced */
+    HVI_SPAWN_HOLD_ENDED      /* it has ended before */
+};
+
 /** What came of it. fail_fd, which does not block, yields struct hvi_spawn_failure, or end
  * of file after exec: mostly at once. */
 struct hvi_spawned {
@@ -50,10 +57,14 @@ struct hvi_spawn_failure {
  *
  * Returns  HVD_OK, also where the child then fails (fail_fd tells); HVD_EIO with the
  *          reason; error: its errno.
- * Blocks   where hvi_vclone() is built, until the exec.
+ * Blocks   where hvi_vclone() is built, until the exec; with plan->hold never.
  */
 enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned *out,
                           int *error, struct hvi_err *err);
+/** Looks at a child of plan->hold, and lets go of it once its exec has stopped it, which
+ * it then stays. execed: its fail_fd had yielded the end of file before this call. To be
+ * asked again until the answer is not UNSET.    Blocks  never. */
+enum hvi_spawn_hold hvi_spawn_hold(pid_t pid, bool execed);
 /** A descriptor that polls readable once pid has ended; -1 with errno. */
 int hvi_pidfd_open(pid_t pid);
 /** SIGKILL to the process that it was opened for, and to no other that has its number by

@@ -108,20 +108,20 @@ Test(proc, finds_programs_on_absolute_path_entries_only, .timeout = 20)
 
 static int out_pipe[2];
 
-static struct hvi_spawned spawn_under(char **argv, const char *cwd,
-                                      const struct hvi_keeper *keeper)
+static struct hvi_spawned spawn_as(struct hvi_spawn_plan plan)
 {
     static char env_text[] = "HVI_TEST=yes";
     static char path_text[] = "PATH=/usr/bin:/bin";
     static char *env[] = {env_text, path_text, NULL};
-    struct hvi_spawn_plan plan = {
-        .argv = argv, .envp = env, .cwd = cwd, .cgroup_fd = -1, .keeper = keeper};
     struct hvi_spawned child;
     struct hvi_err err = {""};
     int error = 0;
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
     cr_assert_eq(pipe2(out_pipe, O_CLOEXEC), 0);
+    if (plan.envp == NULL)
+        plan.envp = env;
+    plan.cgroup_fd = -1;
     plan.in_fd = null;
     plan.out_fd = out_pipe[1];
     plan.err_fd = null;
@@ -129,6 +129,13 @@ static struct hvi_spawned spawn_under(char **argv, const char *cwd,
     close(out_pipe[1]);
     close(null);
     return child;
+}
+
+static struct hvi_spawned spawn_under(char **argv, const char *cwd,
+                                      const struct hvi_keeper *keeper)
+{
+    return spawn_as(
+        (struct hvi_spawn_plan){.argv = argv, .cwd = cwd, .keeper = keeper});
 }
 
 static struct hvi_spawned spawn(char **argv, const char *cwd)
@@ -169,6 +176,80 @@ Test(spawn, a_worker_has_its_place_and_leaves_ours, .timeout = 20)
     cr_assert_eq(f.stage, 0);
     snprintf(want, sizeof want, "yes /usr %d\n", (int)child.pid);
     cr_assert_str_eq(read_all(out_pipe[0]), want);
+}
+
+/* A number or a letter behind a name in /proc/PID/status; "" when it is gone. */
+static const char *status_of(pid_t pid, const char *name)
+{
+    static char line[256];
+    char path[64];
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    f = fopen(path, "re");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, name, strlen(name)) == 0) {
+            fclose(f);
+            return line + strlen(name) + strspn(line + strlen(name), ":\t");
+        }
+    if (f != NULL)
+        fclose(f);
+    return "";
+}
+
+static enum hvi_spawn_hold hold(const struct hvi_spawned *child)
+{
+    struct hvi_spawn_failure f;
+    enum hvi_spawn_hold how = HVI_SPAWN_HOLD_UNSET;
+
+    while (how == HVI_SPAWN_HOLD_UNSET) {
+        bool execed = read(child->fail_fd, &f, sizeof f) == 0;
+
+        how = hvi_spawn_hold(child->pid, execed);
+        poll(NULL, 0, 1);
+    }
+    return how;
+}
+
+/* PATH is so long that the exec takes a while: what comes meanwhile must not stop it. */
+Test(spawn, what_is_sent_before_the_exec_does_not_keep_it_from_being_held, .timeout = 20)
+{
+    static char path[120000] = "PATH=";
+    char *env[] = {path, NULL};
+    char *argv[] = {words("true"), NULL};
+    struct hvi_spawned child;
+    int status = 0;
+
+    while (strlen(path) + 16 < sizeof path)
+        strcat(path + strlen(path), "/x:");
+    strcat(path, "/usr/bin:/bin");
+    child = spawn_as(
+        (struct hvi_spawn_plan){.argv = argv, .envp = env, .cwd = "/", .hold = true});
+    while (atoi(status_of(child.pid, "TracerPid")) == 0)
+        ;
+    cr_assert_eq(kill(child.pid, SIGTERM), 0);
+    cr_assert_eq(kill(child.pid, SIGSTOP), 0);
+    cr_assert_eq(hold(&child), HVI_SPAWN_HELD);
+    while (status_of(child.pid, "State")[0] != 'T')
+        poll(NULL, 0, 1);
+    cr_assert_eq(atoi(status_of(child.pid, "TracerPid")), 0);
+    cr_assert_str_eq(status_of(child.pid, "SigBlk"), "0000000000000000\n");
+    cr_assert_str_eq(status_of(child.pid, "Name"), "true\n");
+    kill(child.pid, SIGCONT);
+    cr_assert_eq(waitpid(child.pid, &status, 0), child.pid);
+    cr_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, "status %x", status);
+    close(child.fail_fd);
+}
+
+Test(spawn, one_to_be_held_that_ends_before_its_exec_is_not_awaited, .timeout = 20)
+{
+    char *argv[] = {words("no-such-program"), NULL};
+    struct hvi_spawned child =
+        spawn_as((struct hvi_spawn_plan){.argv = argv, .cwd = "/", .hold = true});
+    struct hvi_spawn_failure f;
+
+    cr_assert_eq(hold(&child), HVI_SPAWN_HOLD_ENDED);
+    cr_assert_eq(WEXITSTATUS(ended(&child, &f)), 127);
 }
 
 Test(spawn, the_keeper_is_told_before_the_program_runs, .timeout = 20)
