@@ -419,16 +419,17 @@ enum hvd_status hvi_event_ctx_wait(struct hvi_event *e, void *context,
                                    struct hvi_err *err)
 {
     const struct hvi_cuda *cu = e->dev->cu;
+    int rc_wait = HVI_CU_CAPTURE_UNSUPPORTED;
     enum hvd_status rc;
 
     hvi_device_enter(e->dev);
-    if (cu->ctx_wait == NULL)
+    if (cu->ctx_wait != NULL)
+        rc_wait = cu->ctx_wait(context != NULL ? context : e->dev->context, e->event);
+    if (rc_wait == HVI_CU_CAPTURE_UNSUPPORTED) /* what is over needs no order */
         rc = hvi_device_check(e->dev, cu->event_sync(e->event), "cuEventSynchronize",
                               err);
     else
-        rc = hvi_device_check(
-            e->dev, cu->ctx_wait(context != NULL ? context : e->dev->context, e->event),
-            "cuCtxWaitEvent", err);
+        rc = hvi_device_check(e->dev, rc_wait, "cuCtxWaitEvent", err);
     hvi_device_leave(e->dev);
     return rc;
 }
