@@ -14,6 +14,7 @@
  *   FAKE_CUDA_NO_PUSH=1      no context can be made current
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -59,6 +60,8 @@ struct step {
 };
 
 struct stream {
+    struct stream *next; /* of all that have a thread */
+    const struct context *context;
     pthread_mutex_t lock;
     pthread_cond_t cond;
     struct step *first, **last;
@@ -77,10 +80,17 @@ struct event {
 
 struct context {
     int device;
+    struct fence { /* what streams made later wait for, too */
+        struct event *event;
+        uint64_t number;
+    } * fences;
+    int nfences;
 };
 
 static struct context contexts[64];
-static struct stream *default_stream;
+static struct stream *default_stream; /* in every context */
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* fences, too */
+static struct stream *streams;
 static struct event *events;
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct memory {
@@ -163,11 +173,34 @@ static void *stream_main(void *arg)
         pthread_cond_broadcast(&s->cond);
     }
     pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&streams_lock);
+    for (struct stream **at = &streams; *at != NULL; at = &(*at)->next)
+        if (*at == s) {
+            *at = s->next;
+            break;
+        }
+    pthread_mutex_unlock(&streams_lock);
     free(s);
     return NULL;
 }
 
-static struct stream *new_stream(void)
+static void queue_on(struct stream *s, struct step make)
+{
+    struct step *step = malloc(sizeof *step);
+
+    *step = make;
+    step->next = NULL;
+    pthread_mutex_lock(&s->lock);
+    *s->last = step;
+    s->last = &step->next;
+    s->queued++;
+    pthread_cond_broadcast(&s->cond);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void run_wait(struct step *step);
+
+static struct stream *new_stream(struct context *context)
 {
     struct stream *s = calloc(1, sizeof *s);
     pthread_t thread;
@@ -178,6 +211,15 @@ static struct stream *new_stream(void)
     if (pthread_create(&thread, NULL, stream_main, s) != 0)
         abort();
     pthread_detach(thread);
+    pthread_mutex_lock(&streams_lock);
+    s->context = context;
+    s->next = streams;
+    streams = s;
+    for (int i = 0; context != NULL && i < context->nfences; i++)
+        queue_on(s, (struct step){.run = run_wait,
+                                  .a = context->fences[i].event,
+                                  .number = context->fences[i].number});
+    pthread_mutex_unlock(&streams_lock);
     return s;
 }
 
@@ -191,7 +233,7 @@ static struct stream *real(void *stream)
     if (__atomic_load_n(&default_stream, __ATOMIC_ACQUIRE) == NULL) {
         struct stream *none = NULL;
 
-        made = new_stream();
+        made = new_stream(NULL);
         __atomic_compare_exchange_n(&default_stream, &none, made, 0, __ATOMIC_ACQ_REL,
                                     __ATOMIC_ACQUIRE);
     }
@@ -200,27 +242,13 @@ static struct stream *real(void *stream)
 
 static int put(void *stream, struct step make)
 {
-    struct stream *s;
-    struct step *step = malloc(sizeof *step);
-
-    if (left) {
-        free(step);
+    if (left)
         return HVI_CU_DEINITIALIZED;
-    }
     if (depth == 0) {
-        free(step);
         fprintf(stderr, "fake CUDA: a call without a current context\n");
         return HVI_CU_INVALID_CONTEXT;
     }
-    s = real(stream);
-    *step = make;
-    step->next = NULL;
-    pthread_mutex_lock(&s->lock);
-    *s->last = step;
-    s->last = &step->next;
-    s->queued++;
-    pthread_cond_broadcast(&s->cond);
-    pthread_mutex_unlock(&s->lock);
+    queue_on(real(stream), make);
     return OK;
 }
 
@@ -230,7 +258,7 @@ EXPORT int cuStreamCreateWithPriority(void **out, unsigned flags, int priority)
     (void)priority;
     if (depth == 0)
         return HVI_CU_INVALID_CONTEXT;
-    *out = new_stream();
+    *out = new_stream(stack[depth - 1]);
     return OK;
 }
 
@@ -410,19 +438,120 @@ EXPORT int cuEventSynchronize(void *event)
 }
 
 #ifndef FAKE_OLD
+/* One of the streams of a context has come to where the event was recorded. */
+struct joint {
+    _Atomic int left;
+    struct event *event;
+    uint64_t number;
+};
+
+static void pass_joint(struct joint *j)
+{
+    if (atomic_fetch_sub(&j->left, 1) != 1)
+        return;
+    run_record(&(struct step){.a = j->event, .number = j->number});
+    free(j);
+}
+
+static void run_joint(struct step *step)
+{
+    pass_joint(step->a);
+}
+
+/* Under streams_lock. A destroyed stream may end any moment, unless it has work. */
+static bool belongs(struct stream *s, const struct context *context)
+{
+    bool works;
+
+    pthread_mutex_lock(&s->lock);
+    works = !s->leave || s->done < s->queued;
+    pthread_mutex_unlock(&s->lock);
+    return works && (s->context == NULL || s->context == context);
+}
+
+/* NULL: the current one. */
+static struct context *context_of(void *context)
+{
+    return context != NULL ? context : depth > 0 ? stack[depth - 1] : NULL;
+}
+
+/* After all that the streams of the context have in their queues. */
 EXPORT int cuCtxRecordEvent(void *context, void *event)
 {
-    (void)context;
+    struct context *c = context_of(context);
+    struct event *e = event;
+    struct joint *j;
+
+    if (left)
+        return HVI_CU_DEINITIALIZED;
+    if (c == NULL)
+        return HVI_CU_INVALID_CONTEXT;
     if (captures > 0) {
         spoilt = true;
         return HVI_CU_CAPTURE_UNSUPPORTED;
     }
-    return cuEventRecord(event, NULL);
+    j = malloc(sizeof *j);
+    atomic_init(&j->left, 1);
+    j->event = e;
+    pthread_mutex_lock(&e->lock);
+    e->captured = false;
+    j->number = ++e->recorded;
+    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_lock(&streams_lock);
+    for (struct stream *s = streams; s != NULL; s = s->next)
+        if (belongs(s, c)) {
+            atomic_fetch_add(&j->left, 1);
+            queue_on(s, (struct step){.run = run_joint, .a = j});
+        }
+    pthread_mutex_unlock(&streams_lock);
+    pass_joint(j);
+    return OK;
 }
+
+/* Under streams_lock. Those that have come true are not needed again. */
+static void add_fence(struct context *c, struct event *e, uint64_t number)
+{
+    int kept = 0;
+
+    for (int i = 0; i < c->nfences; i++) {
+        struct fence f = c->fences[i];
+
+        pthread_mutex_lock(&f.event->lock);
+        if (f.event->done < f.number)
+            c->fences[kept++] = f;
+        pthread_mutex_unlock(&f.event->lock);
+    }
+    c->fences = realloc(c->fences, (size_t)(kept + 1) * sizeof *c->fences);
+    c->fences[kept] = (struct fence){e, number};
+    c->nfences = kept + 1;
+}
+
+/* All that any stream of the context, also one made later, is given after this. */
 EXPORT int cuCtxWaitEvent(void *context, void *event)
 {
-    (void)context;
-    return cuStreamWaitEvent(NULL, event, 0);
+    struct context *c = context_of(context);
+    struct event *e = event;
+    uint64_t number;
+
+    if (left)
+        return HVI_CU_DEINITIALIZED;
+    if (c == NULL)
+        return HVI_CU_INVALID_CONTEXT;
+    if (captures > 0) {
+        spoilt = true;
+        return HVI_CU_CAPTURE_UNSUPPORTED;
+    }
+    pthread_mutex_lock(&e->lock);
+    number = e->recorded;
+    pthread_mutex_unlock(&e->lock);
+    real(NULL); /* it is there from now on */
+    pthread_mutex_lock(&streams_lock);
+    add_fence(c, e, number);
+    for (struct stream *s = streams; s != NULL; s = s->next)
+        if (belongs(s, c))
+            queue_on(s, (struct step){.run = run_wait, .a = e, .number = number});
+    pthread_mutex_unlock(&streams_lock);
+    return OK;
 }
 #endif
 

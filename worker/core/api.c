@@ -808,6 +808,12 @@ void hvd_buffer_free(void *data)
     hvi_result_free(data);
 }
 
+void hvd_buffer_free_after(void *data, const struct hvd_ready *last_use)
+{
+    if (last_use == NULL || !hvi_device_free_after(data, last_use))
+        hvi_result_free(data);
+}
+
 int hvd_result_splits(hvd_handle handle, int64_t *out, int32_t cap)
 {
     enum hvd_status rc;

@@ -343,6 +343,9 @@ void hvi_engine_submitted(struct hvi_ctx *c);
 /** The plane of GPU tensors in c->gpu, made at the first call. HVD_EUNSUPPORTED: no
  *  driver, or another GPU than before; HVD_EINVAL: no such GPU; HVD_ENOMEM, HVD_EIO. */
 enum hvd_status hvi_gpu_open(struct hvi_ctx *c, int32_t device_id, struct hvi_err *err);
+/** The same for the GPU that the operations name, or that their memory lies on. */
+enum hvd_status hvi_gpu_open_for(struct hvi_ctx *c, const struct hvd_op *ops,
+                                 int32_t count, struct hvi_err *err);
 /** The same for a rank that has joined and never had a GPU tensor. Under `exec`. */
 enum hvd_status hvi_gpu_open_joined(struct hvi_ctx *c, struct hvi_err *err);
 /** Memory for op's result on its device; NULL: err says why. */

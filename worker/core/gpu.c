@@ -136,6 +136,24 @@ enum hvd_status hvi_gpu_open(struct hvi_ctx *c, int32_t device_id, struct hvi_er
     return HVD_OK;
 }
 
+enum hvd_status hvi_gpu_open_for(struct hvi_ctx *c, const struct hvd_op *ops,
+                                 int32_t count, struct hvi_err *err)
+{
+    enum hvd_status rc = HVD_OK;
+    int device = ops[0].in.device_id;
+    bool known = device != HVD_DEVICE_OF_DATA;
+
+    if (!known && atomic_load(&c->gpu) != NULL)
+        return HVD_OK; /* memory of another one is refused for itself */
+    for (int32_t i = 0; rc == HVD_OK && !known && i < count; i++)
+        rc = hvi_device_of_data(ops[i].in.data != NULL ? ops[i].in.data
+                                                       : ops[i].out.data,
+                                &known, &device, err);
+    if (rc == HVD_OK && !known)
+        rc = hvi_device_of_rank(c->local_rank, &device, err);
+    return rc == HVD_OK ? hvi_gpu_open(c, device, err) : rc;
+}
+
 enum hvd_status hvi_gpu_open_joined(struct hvi_ctx *c, struct hvi_err *err)
 {
     enum hvd_status rc = HVD_OK;

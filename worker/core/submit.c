@@ -205,7 +205,6 @@ static enum hvd_status fill_op(struct hvi_op *o, const struct hvd_op *op,
     bool gpu = op->in.device == HVD_CUDA;
 
     o->device = op->in.device;
-    o->device_id = gpu ? op->in.device_id : 0;
     o->kind = (uint32_t)op->kind;
     o->dtype = (uint32_t)op->in.dtype;
     o->pset = op->pset;
@@ -368,6 +367,8 @@ static enum hvd_status make_op(struct hvi_ctx *c, const struct hvd_op *op,
     if (o == NULL)
         return hvi_fail(err, HVD_ENOMEM, "%s: out of memory", shown_name(op));
     *at = o; /* the entry's, whatever happens */
+    if (op->in.device == HVD_CUDA)
+        o->device_id = hvi_nccl_device(c->gpu)->id;
     rc = fill_op(o, op, set, count, err);
     if (rc == HVD_OK && op->in.device == HVD_CUDA)
         rc = record_ready(c, op, o, err);
@@ -569,7 +570,7 @@ enum hvd_status hvi_submit(struct hvi_ctx *c, const struct hvd_op *ops, int32_t 
     if (rc == HVD_OK && grouped)
         rc = check_group(ops, count, err);
     if (rc == HVD_OK && ops[0].in.device == HVD_CUDA)
-        rc = hvi_gpu_open(c, ops[0].in.device_id, err);
+        rc = hvi_gpu_open_for(c, ops, count, err);
     if (rc != HVD_OK)
         return rc;
     pthread_mutex_lock(&c->lock);

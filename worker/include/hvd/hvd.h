@@ -122,6 +122,10 @@ enum hvd_kind {
 
 enum hvd_device_type { HVD_CPU = 0, HVD_CUDA = 1 };
 
+/** For hvd_tensor.device_id: the GPU that the memory lies on. Without memory, or where a
+ *  driver cannot tell: the one that the rank has used, or would for its local rank. */
+#define HVD_DEVICE_OF_DATA (-1)
+
 /** What hvd_wait() waits for. DONE: the result may be read by the host. ENQUEUED: the
  *  work is queued on the device and hvd_stream_wait() orders a stream after it; on CPU
  *  tensors the same as DONE. */
@@ -132,7 +136,8 @@ enum hvd_ready_kind {
     HVD_READY_NONE = 0,
     HVD_READY_CUSTREAM = 1, /* event is recorded on this CUstream during enqueue */
     HVD_READY_CUEVENT = 2,  /* a CUevent recorded by the caller */
-    HVD_READY_CUCTX = 3     /* cuCtxRecordEvent on this CUcontext */
+    HVD_READY_CUCTX =
+        3 /* cuCtxRecordEvent on this CUcontext; NULL: the GPU's primary */
 };
 
 struct hvd_ready {
@@ -148,8 +153,8 @@ struct hvd_tensor {
     int32_t dtype;  /* enum hvd_dtype */
     int32_t device; /* enum hvd_device_type */
     int32_t
-        device_id; /* GPU ordinal among the visible ones; 0 on CPU. A rank uses one GPU
-                        * in a membership: that of its first GPU tensor */
+        device_id; /* GPU ordinal among the visible ones, or HVD_DEVICE_OF_DATA; 0 on CPU.
+                    * A rank uses one GPU in a membership: that of its first GPU tensor */
 };
 
 /** Handles are (generation << 32 | slot); 0 is never a handle; stale ones fail. */
@@ -362,6 +367,10 @@ HVD_API enum hvd_status hvd_result(hvd_handle handle, struct hvd_tensor *out);
  *  elements is HVD_OK and may be NULL. HVD_EINVAL when it lies in the caller's memory. */
 HVD_API enum hvd_status hvd_result_take(hvd_handle handle, void **out);
 HVD_API void hvd_buffer_free(void *data);
+/** The same, as soon as `last_use` is reached, without waiting for it: for GPU results that
+ *  queued work still reads (kind CUSTREAM, CUEVENT or CUCTX; blocks where hvd_enqueue would).
+ *  Up to 256 MB of such memory stay with libhvd for the next results. */
+HVD_API void hvd_buffer_free_after(void *data, const struct hvd_ready *last_use);
 /** alltoall: rows received from every member, [set size]; returns how many there are. */
 HVD_API int hvd_result_splits(hvd_handle handle, int64_t *out, int32_t cap);
 /** join: the global rank that joined last. */

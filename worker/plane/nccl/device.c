@@ -3,10 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "proto/base/assert.h"
-#include "proto/base/hash.h"
 #include "proto/base/log.h"
 #include "worker/plane/nccl/pack.h"
 
@@ -22,18 +20,9 @@ __asm__(".pushsection .rodata\n"
         ".popsection\n");
 extern const char hvi_pack_ptx[];
 
-struct block {
-    UT_hash_handle hh;
-    void *data;
-    struct hvi_device *dev;
-};
-
 static struct {
     pthread_mutex_t lock;
     struct hvi_device *devices;
-    struct block *blocks; /* by address */
-    pid_t pid;            /* that uses the GPUs */
-    _Atomic int nblocks;
 } g = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* How deep this thread is inside enter, where a context was pushed (bit d: at depth d), and
@@ -194,7 +183,6 @@ static enum hvd_status make_device(const struct hvi_cuda *cu, int id,
     hvi_log_info("gpu", "device=%d name=%s bus=%s", id, dev->name, dev->bus);
     dev->next = g.devices;
     g.devices = dev;
-    g.pid = getpid();
     *out = dev;
     return HVD_OK;
 }
@@ -229,6 +217,24 @@ enum hvd_status hvi_device_of_rank(int local_rank, int *out, struct hvi_err *err
     if (cu->device_count(&count) != HVI_CU_SUCCESS || count < 1)
         count = 1;
     *out = local_rank % count;
+    return HVD_OK;
+}
+
+enum hvd_status hvi_device_of_data(const void *data, bool *known, int *out,
+                                   struct hvi_err *err)
+{
+    const struct hvi_cuda *cu = NULL;
+    enum hvd_status rc = hvi_cuda_get(&cu, err);
+    int owner = -1;
+
+    if (rc != HVD_OK)
+        return rc;
+    *known = data != NULL && cu->pointer_get != NULL &&
+             cu->pointer_get(&owner, HVI_CU_POINTER_DEVICE,
+                             (uint64_t)(uintptr_t)data) == HVI_CU_SUCCESS &&
+             owner >= 0;
+    if (*known)
+        *out = owner;
     return HVD_OK;
 }
 
@@ -413,16 +419,17 @@ enum hvd_status hvi_event_ctx_wait(struct hvi_event *e, void *context,
                                    struct hvi_err *err)
 {
     const struct hvi_cuda *cu = e->dev->cu;
+    int rc_wait = HVI_CU_CAPTURE_UNSUPPORTED;
     enum hvd_status rc;
 
     hvi_device_enter(e->dev);
-    if (cu->ctx_wait == NULL)
+    if (cu->ctx_wait != NULL)
+        rc_wait = cu->ctx_wait(context != NULL ? context : e->dev->context, e->event);
+    if (rc_wait == HVI_CU_CAPTURE_UNSUPPORTED) /* what is over needs no order */
         rc = hvi_device_check(e->dev, cu->event_sync(e->event), "cuEventSynchronize",
                               err);
     else
-        rc = hvi_device_check(
-            e->dev, cu->ctx_wait(context != NULL ? context : e->dev->context, e->event),
-            "cuCtxWaitEvent", err);
+        rc = hvi_device_check(e->dev, rc_wait, "cuCtxWaitEvent", err);
     hvi_device_leave(e->dev);
     return rc;
 }
@@ -462,70 +469,6 @@ enum hvd_status hvi_device_owns(struct hvi_device *dev, const void *data,
                       owner, dev->id);
     hvi_device_leave(dev);
     return rc;
-}
-
-void *hvi_device_alloc(struct hvi_device *dev, size_t size_bytes, struct hvi_err *err)
-{
-    struct block *b = calloc(1, sizeof *b);
-    uint64_t address = 0;
-    char what[64];
-    enum hvd_status rc;
-
-    if (b == NULL) {
-        hvi_fail(err, HVD_ENOMEM, "out of memory");
-        return NULL;
-    }
-    snprintf(what, sizeof what, "%zu bytes of GPU memory", size_bytes);
-    hvi_device_enter(dev);
-    rc =
-        hvi_device_check(dev, dev->cu->mem_alloc(&address, size_bytes + 16), what, err);
-    hvi_device_leave(dev);
-    if (rc != HVD_OK) {
-        free(b);
-        return NULL;
-    }
-    b->data = (void *)(uintptr_t)address;
-    b->dev = dev;
-    pthread_mutex_lock(&g.lock);
-    HASH_ADD_PTR(g.blocks, data, b);
-    pthread_mutex_unlock(&g.lock);
-    if (hvi_hash_added(b)) {
-        atomic_fetch_add(&g.nblocks, 1);
-        return b->data;
-    }
-    dev->cu->mem_free(address);
-    free(b);
-    hvi_fail(err, HVD_ENOMEM, "out of memory");
-    return NULL;
-}
-
-bool hvi_device_free(void *data)
-{
-    struct block *b = NULL;
-
-    if (data == NULL || atomic_load(&g.nblocks) == 0)
-        return false;
-    if (getpid() !=
-        g.pid) { /* a forked child cannot use the GPU, nor wait for the lock */
-        if (pthread_mutex_trylock(&g.lock) != 0)
-            return true;
-        HASH_FIND_PTR(g.blocks, &data, b);
-        pthread_mutex_unlock(&g.lock);
-        return b != NULL;
-    }
-    pthread_mutex_lock(&g.lock);
-    HASH_FIND_PTR(g.blocks, &data, b);
-    if (b != NULL)
-        HASH_DEL(g.blocks, b);
-    pthread_mutex_unlock(&g.lock);
-    if (b == NULL)
-        return false;
-    atomic_fetch_sub(&g.nblocks, 1);
-    hvi_device_enter(b->dev);
-    b->dev->cu->mem_free((uint64_t)(uintptr_t)data);
-    hvi_device_leave(b->dev);
-    free(b);
-    return true;
 }
 
 /* ---- for people ------------------------------------------------------------------ */

@@ -42,6 +42,11 @@ enum hvd_status hvi_device_get(int id, struct hvi_device **out, struct hvi_err *
  *  see, which is one where the launcher has chosen it. Errors of hvi_cuda_get. */
 enum hvd_status hvi_device_of_rank(int local_rank, int *out, struct hvi_err *err);
 
+/** The GPU that memory lies on, if the driver says: *known false else. Errors of
+ *  hvi_cuda_get. */
+enum hvd_status hvi_device_of_data(const void *data, bool *known, int *out,
+                                   struct hvi_err *err);
+
 /**
  * Make the context current on this thread, and put back what was. Between the two the
  * thread may call what a capture into a CUDA graph, anywhere in the process, forbids
@@ -87,6 +92,9 @@ enum hvd_status hvi_event_ctx_wait(struct hvi_event *e, void *context,
 void *hvi_device_alloc(struct hvi_device *dev, size_t size_bytes, struct hvi_err *err);
 /** false: not one of ours. The driver waits for work that uses it. */
 bool hvi_device_free(void *data);
+/** The same for memory that work may still use which is over at last_use: the call does not
+ *  wait for it, but where a driver cannot record a context. */
+bool hvi_device_free_after(void *data, const struct hvd_ready *last_use);
 
 /** "driver 12.4, NCCL 2.28.9, 8 GPUs: NVIDIA H100 ..." for people; what is missing is
  *  said. Loads both libraries. */

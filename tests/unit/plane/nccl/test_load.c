@@ -237,6 +237,23 @@ Test(load, a_captured_stream_or_event_is_refused_and_its_graph_is_whole, .timeou
     hvi_event_unref(e);
 }
 
+Test(load, a_context_in_a_capture_is_no_reason_to_lose_a_result, .timeout = 10)
+{
+    struct capture c = {0};
+    struct hvi_event *e = NULL;
+    struct hvi_err err = {{0}};
+    void *graph;
+
+    FRESH_PROCESS();
+    capture_begin(&c);
+    hvi_device_enter(c.dev);
+    cr_assert_eq(hvi_event_record(c.dev, c.dev->import, &e, &err), HVD_OK);
+    hvi_device_leave(c.dev);
+    cr_assert_eq(hvi_event_ctx_wait(e, NULL, &err), HVD_OK, "%s", err.text);
+    hvi_event_unref(e);
+    c.end(c.stream, &graph);
+}
+
 Test(load, memory_is_taken_and_given_back_beside_a_capture, .timeout = 10)
 {
     struct capture c = {0};
