@@ -288,20 +288,24 @@ def control(bench, peers):
 
 
 def sweep(bench, peers):
-    """The defaults against hand-set values."""
+    """The defaults against hand-set values, each value's turn beside one of the defaults."""
     del peers
-    settings = [("default", {})]
+    settings = [("default again", {})]  # how far apart two turns of the same are
     settings += [("fusion %s MiB" % m, {"HVD_FUSION_THRESHOLD": str(m * MIB)}) for m in (1, 8, 32, 256)]
     settings += [("slot %d KiB" % k, {"HVD_SHM_SLOT_KIB": str(k)}) for k in (128, 256, 512, 1024)]
     settings += [("spin %d us" % u, {"HVD_SPIN_US": str(u)}) for u in (0, 20, 50, 400)]
     settings += [("plane tcp", {"HVD_CPU_PLANE": "tcp"})]
+    programs = [("bench_step", "resnet50", "0.5"), ("bench_step", "small", "0.3"), ("bench_allreduce", "0.3", str(64 * MIB))]
+    turn = 0
 
     def once(np):
+        nonlocal turn
         for name, env in settings:
-            ours = bench.hvdrun(np)
-            bench.take("sweep", ours + [bench.program("bench_step"), name, "resnet50", "0.5"], env)
-            bench.take("sweep", ours + [bench.program("bench_step"), name, "small", "0.3"], env)
-            bench.take("sweep", ours + [bench.program("bench_allreduce"), name, "0.3", str(64 * MIB)], env)
+            for program, *words in programs:
+                turn += 1
+                both = [("default", {}), (name, env)]
+                for peer, setting in both if turn % 2 else reversed(both):
+                    bench.take("sweep", bench.hvdrun(np) + [bench.program(program), peer, *words], setting, turn=turn, beside=name)
 
     bench.repeat("sweep", bench.args.np, once)
 
