@@ -78,7 +78,7 @@ make_current() {
     "$venv.part/bin/pip" install -q --no-cache-dir --no-deps torch || return 1
     # what torch imports, without what only its GPU half wants
     "$venv.part/bin/pip" install -q --no-cache-dir filelock typing_extensions sympy networkx \
-        jinja2 fsspec numpy pytest cloudpickle 'setuptools>=77' wheel || return 1
+        jinja2 fsspec numpy pytest cloudpickle mypy 'setuptools>=77' wheel || return 1
     lib=$(echo "$venv.part"/lib/python3.*/site-packages/torch/lib)
     if [ -e "$lib/libtorch_cuda.so" ]; then
         stub_cuda "$lib" || return 1

@@ -4,6 +4,7 @@ import copy
 import functools
 import queue
 import threading
+from typing import TYPE_CHECKING
 
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
@@ -101,6 +102,12 @@ class State:
 
 class ObjectState(State):
     """State of plain Python values, which are attributes of this object."""
+
+    if TYPE_CHECKING:  # the attributes have the names of **kwargs
+
+        def __getattr__(self, name): ...
+
+        def __setattr__(self, name, value): ...
 
     def __init__(self, bcast_object, get_rank, **kwargs):
         self._saved_state = dict(kwargs)

@@ -1,0 +1,26 @@
+"""Types of horovod.common.process_sets."""
+
+from typing import Any, Iterable, List, Optional, Protocol, Union
+
+from horovod.common.basics import HorovodBasics as HorovodBasics
+
+class _Communicator(Protocol):
+    def allgather(self, sendobj: Any) -> List[Any]: ...
+
+class MPI:
+    class Comm: ...
+
+class ProcessSet:
+    process_set_id: Optional[int]
+    ranks: Optional[List[int]]
+    mpi_comm: Optional[Any]
+    def __init__(self, ranks_or_comm: Union[Iterable[int], _Communicator]) -> None: ...
+    # None before the set is known to all ranks, which no program asks for
+    def size(self) -> int: ...
+    def rank(self) -> int: ...
+    def included(self) -> bool: ...
+
+global_process_set: ProcessSet
+
+def add_process_set(process_set: Union[ProcessSet, Iterable[int], _Communicator]) -> ProcessSet: ...
+def remove_process_set(process_set: ProcessSet) -> bool: ...
