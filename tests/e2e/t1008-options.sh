@@ -192,7 +192,7 @@ python3 -m venv --without-pip venv
 site=$(echo "$T"/venv/lib/python*/site-packages)
 cp -r fake/torch "$site"
 PYTHONPATH=$HVD_SRC/worker/python HVD_LIBRARY=$HVD_BUILD/lib/libhvd.so.1 venv/bin/python -m horovod.check >said
-grep -q "^Python .* in $T/venv\$" said && grep -q '\[X\] PyTorch' said || die "another Python was asked: $(cat said)"
+{ grep -q "^Python .* in $T/venv\$" said && grep -q "\[X\] PyTorch" said; } || die "another Python was asked: $(cat said)"
 HVD_PYTHON=$T/venv/bin/python3 run hvdrun --check-build
 cmp out said || die "hvdrun and python -m horovod.check differ about one Python"
 VIRTUAL_ENV=$T/venv run hvdrun --check-build
