@@ -237,6 +237,7 @@ struct meeting {
     struct link *links;
     int nlinks, cap;
     int missing; /* ranks still to come */
+    bool called_off;
     /* the last rank dialled: its host, and which of its ways answered */
     int host, way;
 };
@@ -582,13 +583,18 @@ static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
 {
     const char *where[HVI_WAYS_MAX];
     int index[HVI_WAYS_MAX];
+    struct hvi_dial_watch watch = {g->m->watch_fd, g->m->on_watch, g->m->arg};
     struct hvi_err why = {{0}};
     struct link *k;
     enum hvd_status rc;
     int which, fd;
     int n = ways_left(g, t, tried, where, index);
 
-    rc = hvi_dial_any("a peer", where, n, until_ms, &fd, &which, &why);
+    rc = hvi_dial_any("a peer", where, n, until_ms, &watch, &fd, &which, &why);
+    if (rc == HVD_INPROGRESS) {
+        g->called_off = true;
+        return rc;
+    }
     if (rc != HVD_OK)
         return hvi_fail(err, rc == HVD_ELIMIT ? rc : HVD_EIO, "rank %d: %s", t->rank,
                         why.text);
@@ -772,6 +778,8 @@ static enum hvd_status meet(struct meeting *g, struct hvi_listener *l, struct po
         if (p[1].revents != 0 && g->m->on_watch(g->m->arg))
             return HVD_INPROGRESS;
         rc = step_links(g, p + AT_LINKS, n, err);
+        if (g->called_off)
+            return HVD_INPROGRESS;
         if (rc != HVD_OK)
             return rc;
         if (p[0].revents != 0)

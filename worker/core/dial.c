@@ -20,11 +20,42 @@
 #define RETRY_MS 20    /* between attempts: not up yet, or its backlog is full */
 enum { HOST_MAX = 256, PORT_MAX = 8 };
 
+static const struct hvi_dial_watch nothing = {.fd = -1};
+
+/* poll() of p[n] until until_ms; p has room for one more. 0, ECANCELED or another errno. */
+static int wait_for(struct pollfd *p, int n, int64_t until_ms,
+                    const struct hvi_dial_watch *watch)
+{
+    struct pollfd kept = p[n];
+    int ready, error = 0;
+    bool watched;
+
+    do {
+        p[n] = (struct pollfd){.fd = watch->fd, .events = POLLIN};
+        ready = poll(p, (nfds_t)n + 1, hvi_ms_left(until_ms));
+        watched = ready > 0 && p[n].revents != 0;
+        if (ready < 0 && errno != EINTR)
+            error = errno;
+        else if (watched && watch->called_off(watch->arg))
+            error = ECANCELED;
+        /* else what the watch had is read */
+    } while (error == 0 && (ready < 0 || (watched && ready == 1)));
+    p[n] = kept;
+    return error;
+}
+
+static int pause_before_retry(const struct hvi_dial_watch *watch)
+{
+    struct pollfd p[1] = {{.fd = -1}};
+
+    return wait_for(p, 0, hvi_now_ms() + RETRY_MS, watch);
+}
+
 /* connect() that gives up at deadline_ms: 0 or errno. */
 static int connect_within(int fd, const struct sockaddr *sa, socklen_t n,
-                          int64_t deadline_ms)
+                          int64_t deadline_ms, const struct hvi_dial_watch *watch)
 {
-    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    struct pollfd p[2] = {{.fd = fd, .events = POLLOUT}, {.fd = -1}};
     int error = 0;
     socklen_t size = sizeof error;
 
@@ -32,11 +63,9 @@ static int connect_within(int fd, const struct sockaddr *sa, socklen_t n,
         return 0;
     if (errno != EINPROGRESS)
         return errno;
-    while (poll(&p, 1, hvi_ms_left(deadline_ms)) < 0)
-        if (errno != EINTR)
-            return errno;
-    if (p.revents == 0)
-        return ETIMEDOUT;
+    error = wait_for(p, 1, deadline_ms, watch);
+    if (error != 0 || p[0].revents == 0)
+        return error != 0 ? error : ETIMEDOUT;
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
         return errno;
     return error;
@@ -44,7 +73,7 @@ static int connect_within(int fd, const struct sockaddr *sa, socklen_t n,
 
 /* One attempt at one address: 0 or errno. */
 static int try_address(const struct sockaddr *sa, socklen_t n, int64_t deadline_ms,
-                       int *out)
+                       const struct hvi_dial_watch *watch, int *out)
 {
     int one = 1;
     int error;
@@ -52,7 +81,7 @@ static int try_address(const struct sockaddr *sa, socklen_t n, int64_t deadline_
 
     if (fd < 0)
         return errno;
-    error = connect_within(fd, sa, n, deadline_ms);
+    error = connect_within(fd, sa, n, deadline_ms, watch);
     if (error != 0) {
         close(fd);
         return error;
@@ -68,6 +97,8 @@ static enum hvd_status failed(const char *whom, const char *where, int error,
 {
     char gone[HVI_PORTS_TEXT];
 
+    if (error == ECANCELED)
+        return HVD_INPROGRESS;
     if (error == EMFILE || error == ENFILE)
         return hvi_fail(err, HVD_ELIMIT,
                         "too many open files: raise the limit (ulimit -n)");
@@ -85,7 +116,9 @@ static bool try_again(int error)
 }
 
 static enum hvd_status dial_unix(const char *whom, const char *path,
-                                 int64_t deadline_ms, int *out, struct hvi_err *err)
+                                 int64_t deadline_ms,
+                                 const struct hvi_dial_watch *watch, int *out,
+                                 struct hvi_err *err)
 {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     int error;
@@ -96,12 +129,13 @@ static enum hvd_status dial_unix(const char *whom, const char *path,
         return hvi_fail(err, HVD_EINVAL, "socket path %s is too long", path);
     memcpy(sa.sun_path, path, strlen(path));
     for (;;) {
-        error = try_address((struct sockaddr *)&sa, sizeof sa, deadline_ms, out);
+        error = try_address((struct sockaddr *)&sa, sizeof sa, deadline_ms, watch, out);
         if (error == 0)
             return HVD_OK;
         if (!try_again(error) || hvi_ms_left(deadline_ms) == 0)
             return failed(whom, path, error, err);
-        poll(NULL, 0, RETRY_MS);
+        if (pause_before_retry(watch) != 0)
+            return HVD_INPROGRESS;
     }
 }
 
@@ -129,7 +163,8 @@ static enum hvd_status split(const char *text, char host[HOST_MAX], char port[PO
 }
 
 static enum hvd_status dial_tcp(const char *whom, const char *where,
-                                int64_t deadline_ms, int *out, struct hvi_err *err)
+                                int64_t deadline_ms, const struct hvi_dial_watch *watch,
+                                int *out, struct hvi_err *err)
 {
     char host[HOST_MAX];
     char port[PORT_MAX];
@@ -146,33 +181,43 @@ static enum hvd_status dial_tcp(const char *whom, const char *where,
                         gai_strerror(error));
     for (;;) {
         for (const struct addrinfo *a = list; a != NULL; a = a->ai_next) {
-            error = try_address(a->ai_addr, a->ai_addrlen, deadline_ms, out);
-            if (error == 0)
+            error = try_address(a->ai_addr, a->ai_addrlen, deadline_ms, watch, out);
+            if (error == 0 || error == ECANCELED)
                 break;
         }
         if (error == 0 || !try_again(error) || hvi_ms_left(deadline_ms) == 0)
             break;
-        poll(NULL, 0, RETRY_MS);
+        error = pause_before_retry(watch);
+        if (error != 0)
+            break;
     }
     freeaddrinfo(list);
     return error == 0 ? HVD_OK : failed(whom, where, error, err);
 }
 
+static enum hvd_status dial_one(const char *whom, const char *where,
+                                int64_t deadline_ms, const struct hvi_dial_watch *watch,
+                                int *out, struct hvi_err *err)
+{
+    if (strncmp(where, "unix:", 5) == 0)
+        return dial_unix(whom, where + 5, deadline_ms, watch, out, err);
+    if (strncmp(where, "tcp:", 4) == 0)
+        where += 4;
+    return dial_tcp(whom, where, deadline_ms, watch, out, err);
+}
+
 enum hvd_status hvi_dial(const char *whom, const char *where, int64_t deadline_ms,
                          int *out, struct hvi_err *err)
 {
-    if (strncmp(where, "unix:", 5) == 0)
-        return dial_unix(whom, where + 5, deadline_ms, out, err);
-    if (strncmp(where, "tcp:", 4) == 0)
-        where += 4;
-    return dial_tcp(whom, where, deadline_ms, out, err);
+    return dial_one(whom, where, deadline_ms, &nothing, out, err);
 }
 
 /* ---- several ways ---------------------------------------------------------------- */
 
 struct race {
     const char *const *where;
-    struct pollfd p[HVI_DIAL_MAX];
+    struct pollfd p[HVI_DIAL_MAX + 1];
+    const struct hvi_dial_watch *watch;
     int n, started, pending, error; /* error: the first way's, 0: none yet */
     int64_t next_ms;                /* when the next way's turn comes */
 };
@@ -205,7 +250,7 @@ static int begin(const char *where, int *out)
 
 static void note_error(struct race *r, int error)
 {
-    if (r->error == 0 || error == EMFILE || error == ENFILE)
+    if (r->error == 0 || error == EMFILE || error == ENFILE || error == ECANCELED)
         r->error = error;
     r->next_ms = 0; /* at once */
 }
@@ -258,11 +303,15 @@ static int run_race(struct race *r, int64_t deadline_ms, int *out, int *which)
 
     while (!won && r->pending > 0 && hvi_ms_left(deadline_ms) > 0) {
         int64_t until = deadline_ms;
+        int error;
 
         if (r->started < r->n && r->next_ms < until)
             until = r->next_ms;
-        if (poll(r->p, (nfds_t)r->started, hvi_ms_left(until)) < 0 && errno != EINTR)
-            note_error(r, errno);
+        error = wait_for(r->p, r->started, until, r->watch);
+        if (error != 0)
+            note_error(r, error);
+        if (error == ECANCELED)
+            break;
         won = look(r, which) || start_due(r, which);
     }
     for (int i = 0; i < r->started; i++)
@@ -275,8 +324,8 @@ static int run_race(struct race *r, int64_t deadline_ms, int *out, int *which)
 }
 
 enum hvd_status hvi_dial_any(const char *whom, const char *const where[], int n,
-                             int64_t deadline_ms, int *out, int *which,
-                             struct hvi_err *err)
+                             int64_t deadline_ms, const struct hvi_dial_watch *watch,
+                             int *out, int *which, struct hvi_err *err)
 {
     enum hvd_status rc;
     char also[32];
@@ -284,9 +333,9 @@ enum hvd_status hvi_dial_any(const char *whom, const char *const where[], int n,
 
     *which = 0;
     if (n == 1)
-        return hvi_dial(whom, where[0], deadline_ms, out, err);
+        return dial_one(whom, where[0], deadline_ms, watch, out, err);
     for (;;) {
-        struct race r = {.where = where, .n = n};
+        struct race r = {.where = where, .n = n, .watch = watch};
         int last = error;
 
         for (int i = 0; i < n; i++)
@@ -298,11 +347,12 @@ enum hvd_status hvi_dial_any(const char *whom, const char *const where[], int n,
             error = last; /* the time was over: what it was before tells more */
         if (!try_again(error) || hvi_ms_left(deadline_ms) == 0)
             break;
-        poll(NULL, 0, RETRY_MS);
+        if (pause_before_retry(watch) != 0)
+            return HVD_INPROGRESS;
     }
     snprintf(also, sizeof also, "and %d other %s", n - 1, n == 2 ? "way" : "ways");
     rc = failed(whom, where[0], error, err);
-    if (err != NULL && rc != HVD_ELIMIT)
+    if (err != NULL && rc != HVD_ELIMIT && rc != HVD_INPROGRESS)
         (void)hvi_fail(err, rc, "cannot reach %s at %s %s: %s", whom, where[0], also,
                        strerror(error));
     return rc;

@@ -436,6 +436,7 @@ static enum step run_progress(struct hvi_ctx *c)
         x->started = true;
     }
     rc = plane_of(c)->ops->progress(plane_of(c), &err);
+    hvi_failpoint(rc == HVD_INPROGRESS ? "moving" : "moved");
     if (rc == HVD_INPROGRESS)
         return STEP_WAIT;
     if (rc != HVD_OK && !(rc == HVD_ENOMEM && late_only(x))) {

@@ -1,4 +1,9 @@
-/* HVD_FAILPOINT=name:action[:count], for tests: at the count-th pass do it. */
+/*
+ * HVD_FAILPOINT=name:action[:count], for tests: at the count-th pass do it. Names: form, formed
+ * (its plane, before it says so), announced, collective, moving (in the middle of one), moved,
+ * leaving (before BYE), bye (after its echo).
+ */
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -7,14 +12,22 @@
 
 #include "worker/core/ctx.h"
 
+static const char *spec;
+
+static void read_spec(void)
+{
+    spec = getenv("HVD_FAILPOINT");
+}
+
 void hvi_failpoint(const char *name)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     static _Atomic long passes;
-    const char *spec = getenv("HVD_FAILPOINT");
     size_t n = strlen(name);
     const char *action;
     const char *count;
 
+    pthread_once(&once, read_spec);
     if (spec == NULL || strncmp(spec, name, n) != 0 || spec[n] != ':')
         return;
     action = spec + n + 1;

@@ -490,6 +490,7 @@ static enum hvd_status on_welcome(struct forming *f, Hvi__Welcome *m,
     f->welcome = NULL;
     if (rc == HVD_INPROGRESS)
         return HVD_OK; /* the coordinator has decided meanwhile */
+    hvi_failpoint("formed");
     reply.epoch = m->epoch;
     reply.attempt = m->attempt;
     reply.status = rc;

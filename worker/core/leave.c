@@ -75,8 +75,10 @@ void hvi_ctx_leave(struct hvi_ctx *c)
         hvi_negotiate_poll(c);
     }
     pthread_mutex_unlock(&c->lock);
+    hvi_failpoint("leaving");
     if (c->mode != HVI_MODE_SOLO)
         wait_bye(c);
+    hvi_failpoint("bye");
     if (c->mode != HVI_MODE_SOLO)
         hvi_negotiate_cancel(c, -1, HVD_ESHUTDOWN, text);
     pthread_mutex_lock(&c->lock);

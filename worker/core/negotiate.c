@@ -454,6 +454,7 @@ static void flush_announce(struct hvi_ctx *c)
         m.n_requests = n;
         if (n > 0)
             hvi_conn_put(&c->conn, HVI_MSG_ANNOUNCE, &m);
+        hvi_failpoint("announced");
         for (size_t k = 0; k < n; k++)
             hvi_request_msg_free(reqs[k]);
         if (n == 0)
