@@ -5,6 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#define TERMINAL_BYTES                                                                 \
+    (1024 * 1024) /* a terminal holds at most 644 KiB for its reader */
+
 static void send_output(struct hvi_wout *o, const void *data, size_t size_bytes)
 {
     Hvi__Output msg = HVI__OUTPUT__INIT;
@@ -37,6 +40,25 @@ static void alloc_cb(uv_handle_t *h, size_t hint, uv_buf_t *out)
     *out = uv_buf_init(shared, room < sizeof shared ? (unsigned)room : sizeof shared);
 }
 
+/* libuv takes a hangup behind a read of less than was asked for to be the end. Of a
+ * terminal it is not: that gives 4 KiB at a time. */
+static void read_rest(struct hvi_wout *o)
+{
+    char bytes[4096];
+    size_t most = TERMINAL_BYTES;
+    ssize_t n = 1;
+    int fd;
+
+    if (uv_fileno((uv_handle_t *)&o->pipe, &fd) != 0)
+        return;
+    while (n > 0 && most >= sizeof bytes) {
+        n = read(fd, bytes, sizeof bytes);
+        if (n > 0)
+            send_output(o, bytes, (size_t)n);
+        most -= sizeof bytes;
+    }
+}
+
 static void read_cb(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
 {
     struct hvi_wout *o = s->data;
@@ -44,6 +66,8 @@ static void read_cb(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
     if (n == 0 || n == UV_ENOBUFS)
         return;
     if (n < 0) {
+        if (n == UV_EOF)
+            read_rest(o);
         end(o);
         return;
     }
@@ -115,7 +139,7 @@ void hvi_wout_exited(struct hvi_wout *o)
     if (!o->open || uv_fileno((uv_handle_t *)&o->pipe, &fd) != 0)
         return;
     size = fcntl(fd, F_GETPIPE_SZ);
-    o->left_after_exit = size > 0 ? (uint64_t)size : 65536;
+    o->left_after_exit = size > 0 ? (uint64_t)size : TERMINAL_BYTES;
     o->exited = true;
     o->got_data = true;
 }

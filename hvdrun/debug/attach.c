@@ -211,7 +211,8 @@ static size_t filter(struct session *s, uint8_t *keys, const uint8_t *from, size
 static void read_keys(struct session *s)
 {
     uint8_t from[KEYS_BYTES], keys[2 * KEYS_BYTES];
-    ssize_t n = read(STDIN_FILENO, from, sizeof from);
+    size_t room = (WINDOW_BYTES - s->unacked + 1) / 2; /* filter() may double them */
+    ssize_t n = read(STDIN_FILENO, from, room < sizeof from ? room : sizeof from);
 
     if (n < 0 && (errno == EINTR || errno == EAGAIN))
         return;
@@ -238,6 +239,7 @@ static void on_attached(struct session *s, const Hvi__Attached *m)
         return;
     }
     s->attached = true;
+    s->unacked = m->unacked; /* sent by who was attached before */
     if (s->tty) {
         snprintf(text, sizeof text, "[%.300s: Ctrl-] d detaches]\n", m->text);
         write_all(text, strlen(text));
@@ -284,23 +286,15 @@ static void deliver(struct session *s)
     struct hvi_err err = {""};
 
     while (s->status == RUNNING) {
-        uint32_t type;
-        const uint8_t *payload;
-        size_t payload_bytes, frame_bytes;
         struct hvi_msg msg;
-        enum hvd_status rc =
-            hvi_frame_peek(hvi_buf_peek(&s->rx), hvi_buf_size(&s->rx), &type, &payload,
-                           &payload_bytes, &frame_bytes, &err);
+        enum hvd_status rc = hvi_msg_take(&s->rx, &msg, &err);
 
         if (rc == HVD_INPROGRESS)
             return;
-        if (rc == HVD_OK)
-            rc = hvi_msg_get(type, payload, payload_bytes, &msg, &err);
         if (rc != HVD_OK) {
             finish(s, HVI_EXIT_LAUNCHER, err.text);
             return;
         }
-        hvi_buf_consume(&s->rx, frame_bytes);
         on_frame(s, &msg);
         hvi_msg_free(&msg);
     }

@@ -13,7 +13,7 @@
  * @param fd   the connection, non-blocking; owned by the caller
  *
  * Returns  HVD_OK; HVD_EINVAL, the text names the jobs there are; HVD_EIO. Blocks for
- *          as long as the kernel takes to connect.
+ *          a second for each job whose hvdrun does not accept.
  */
 enum hvd_status hvi_attach_connect(const char *job, int *fd, struct hvi_err *err);
 

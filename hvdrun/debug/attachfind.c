@@ -1,6 +1,6 @@
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,21 +11,40 @@
 #include <unistd.h>
 
 #include "hvdrun/debug/attach.h"
+#include "hvdrun/job/rundir.h"
+#include "proto/base/clock.h"
 #include "proto/base/env.h"
 
 #define JOBS_MAX 16
+#define CONNECT_MS 1000 /* many attach at the same time, or hvdrun is stopped */
+#define CONNECT_AGAIN_MS 10
+#define NOT_ACCEPTED "its hvdrun does not answer; is it stopped?"
 #define NAMES_MAX 20000 /* looked at in one directory */
 
 struct job {
     int fd;
     pid_t pid;
-    char dir[80];
+    char dir[HVI_RUNDIR_MAX];
 };
 
 struct jobs {
     struct job list[JOBS_MAX];
     int n;
+    char silent[HVI_RUNDIR_MAX]; /* the last that does not accept; "": none */
 };
+
+/* As connect(); EAGAIN: as many wait already as may. */
+static int connect_in_time(int fd, const struct sockaddr_un *sa)
+{
+    int64_t until = hvi_now_ms() + CONNECT_MS;
+
+    while (connect(fd, (const struct sockaddr *)sa, sizeof *sa) != 0) {
+        if ((errno != EAGAIN && errno != EINTR) || hvi_now_ms() >= until)
+            return -1;
+        poll(NULL, 0, CONNECT_AGAIN_MS);
+    }
+    return 0;
+}
 
 /* Who listens must be this user, and so must the directory: others may make names in
  * /tmp too. -1: not so, with errno. */
@@ -48,12 +67,13 @@ static int connect_to(const char *dir, pid_t *pid)
         errno = EPERM;
         return -1;
     }
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    if (connect(fd, (struct sockaddr *)&sa, sizeof sa) != 0 ||
+    errno = 0;
+    if (connect_in_time(fd, &sa) != 0 ||
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
-        peer.uid != st.st_uid || fcntl(fd, F_SETFL, O_NONBLOCK) != 0) {
+        peer.uid != st.st_uid) {
         int error = errno != 0 ? errno : EPERM;
 
         close(fd);
@@ -76,7 +96,10 @@ static void look_in(const char *base, struct jobs *jobs)
         if (strncmp(e->d_name, "hvd-", 4) != 0 || jobs->n == JOBS_MAX)
             continue;
         n = snprintf(j->dir, sizeof j->dir, "%s/%s", base, e->d_name);
+        errno = 0;
         j->fd = n > 0 && n < (int)sizeof j->dir ? connect_to(j->dir, &j->pid) : -1;
+        if (j->fd < 0 && errno == EAGAIN)
+            memcpy(jobs->silent, j->dir, sizeof jobs->silent);
         jobs->n += j->fd >= 0;
     }
     if (d != NULL)
@@ -128,6 +151,8 @@ static enum hvd_status say_none(const struct jobs *jobs, const char *job,
     char all[256], shown[64];
 
     name_all(jobs, all, sizeof all);
+    if (jobs->silent[0] != '\0' && (jobs->n == 0 || job != NULL))
+        return hvi_fail(err, HVD_EIO, "%s: " NOT_ACCEPTED, jobs->silent);
     if (jobs->n == 0)
         return hvi_fail(err, HVD_EINVAL,
                         "no job of yours on this host has a rank under a debugger "
@@ -151,7 +176,7 @@ static enum hvd_status connect_dir(const char *dir, int *fd, struct hvi_err *err
     if (got < 0)
         return hvi_fail(err, HVD_EIO, "%s: no job answers there: %s",
                         hvi_escape(shown, sizeof shown, dir, strlen(dir)),
-                        strerror(errno));
+                        errno == EAGAIN ? NOT_ACCEPTED : strerror(errno));
     *fd = got;
     return HVD_OK;
 }

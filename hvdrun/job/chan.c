@@ -79,23 +79,15 @@ static void deliver(struct hvi_chan *c)
     if (!past_banner(c))
         return;
     while (!c->ended && c->in_open) {
-        uint32_t type;
-        const uint8_t *payload;
-        size_t payload_bytes, frame_bytes;
         struct hvi_msg msg;
-        enum hvd_status rc =
-            hvi_frame_peek(hvi_buf_peek(&c->rx), hvi_buf_size(&c->rx), &type, &payload,
-                           &payload_bytes, &frame_bytes, &err);
+        enum hvd_status rc = hvi_msg_take(&c->rx, &msg, &err);
 
         if (rc == HVD_INPROGRESS)
             return;
-        if (rc == HVD_OK)
-            rc = hvi_msg_get(type, payload, payload_bytes, &msg, &err);
         if (rc != HVD_OK) {
             end(c, err.text[0] != '\0' ? err.text : hvi_status_text(rc));
             return;
         }
-        hvi_buf_consume(&c->rx, frame_bytes);
         c->ops->on_frame(c, &msg);
         hvi_msg_free(&msg);
     }

@@ -208,7 +208,8 @@ void hvi_job_check_over(struct hvi_job *j)
     hvi_job_conclude(j);
     if (hvi_job_io_idle(j))
         hvi_job_tell_lost(j);
-    if (hvi_job_io_idle(j) && hvi_job_events_done(j)) /* also of those lines */
+    if (hvi_job_io_idle(j) && hvi_job_debug_idle(j) &&
+        hvi_job_events_done(j)) /* also of those lines */
         close_all(j);
 }
 

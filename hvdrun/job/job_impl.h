@@ -211,6 +211,8 @@ void hvi_job_debug_acked(struct hvi_job *j, int rank, uint64_t bytes);
 void hvi_job_debug_over(struct hvi_job *j, int rank);
 /** A child of ours has ended; it may be one of this file's. */
 void hvi_job_debug_reaped(struct hvi_job *j, pid_t pid, int status);
+/** Who is attached has been sent everything, or has had the time to take it. */
+bool hvi_job_debug_idle(const struct hvi_job *j);
 void hvi_job_debug_close(struct hvi_job *j);
 /** After the loop: the terminal is as it was. Blocks for some seconds at most. */
 void hvi_job_debug_end(struct hvi_job *j);

@@ -35,7 +35,8 @@
 #define CLIENT_HIGH_BYTES ((size_t)256 * 1024) /* unread by it: the rank waits */
 #define SPARE_CLIENTS 16                       /* besides one for each debugged rank */
 #define ATTACHER_MS 1000                       /* to put the terminal in order */
-#define REAP_MS 1 /* not 0: closed handles need one more turn of the loop */
+#define REAP_MS 1           /* not 0: closed handles need one more turn of the loop */
+#define ACCEPT_AGAIN_MS 100 /* after no descriptor was left for one */
 
 /* One `hvdrun attach`. */
 struct client {
@@ -66,7 +67,7 @@ struct hvi_job_debug {
     struct term *term; /* [np] */
     int listen_fd;
     uv_poll_t listener;
-    uv_timer_t reaper;
+    uv_timer_t reaper, pause; /* pause: of the listener */
     bool listening;
     struct client *clients;
     int nclients;
@@ -233,6 +234,9 @@ static void reply(struct client *c, enum hvd_status status, const char *text)
 
     msg.status = status;
     msg.text = (char *)(uintptr_t)text;
+    if (status == HVD_OK)
+        msg.unacked =
+            c->job->debug->term[c->rank].sent - c->job->debug->term[c->rank].acked;
     (void)hvi_chan_send(&c->chan, HVI_MSG_ATTACHED, &msg);
     c->over = status != HVD_OK;
     if (c->over)
@@ -392,6 +396,7 @@ static void client_end(struct hvi_chan *chan, const char *why)
                     rank, (int)getpid(), rank);
     if (was)
         hvi_job_output_ack(j, rank, 1);
+    hvi_job_check_over(j);
 }
 
 static void client_drain(struct hvi_chan *chan)
@@ -439,6 +444,15 @@ static void take(struct hvi_job *j, int fd, pid_t pid)
         drop(c);
 }
 
+static void accept_cb(uv_poll_t *p, int status, int events);
+
+static void again_cb(uv_timer_t *t)
+{
+    struct hvi_job *j = t->data;
+
+    uv_poll_start(&j->debug->listener, UV_READABLE, accept_cb);
+}
+
 static void accept_cb(uv_poll_t *p, int status, int events)
 {
     struct hvi_job *j = p->data;
@@ -447,8 +461,13 @@ static void accept_cb(uv_poll_t *p, int status, int events)
 
     (void)status;
     (void)events;
-    if (fd < 0)
+    if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED))
         return;
+    if (fd < 0) { /* it stays readable */
+        uv_poll_stop(p);
+        uv_timer_start(&j->debug->pause, again_cb, ACCEPT_AGAIN_MS, 0);
+        return;
+    }
     if (is_ours(fd, &pid) && j->debug->nclients < j->debug->nunder + SPARE_CLIENTS)
         take(j, fd, pid);
     else
@@ -469,7 +488,8 @@ enum hvd_status hvi_job_debug_listen(struct hvi_job *j, struct hvi_err *err)
         listen(d->listen_fd, SPARE_CLIENTS) != 0)
         return hvi_fail(err, HVD_EIO, "%s: %s", sa.sun_path, strerror(errno));
     uv_timer_init(&j->loop, &d->reaper);
-    d->reaper.data = j;
+    uv_timer_init(&j->loop, &d->pause);
+    d->reaper.data = d->pause.data = j;
     d->listening = true;
     if (uv_poll_init(&j->loop, &d->listener, d->listen_fd) != 0)
         return hvi_fail(err, HVD_EIO, "%s: it cannot be watched", sa.sun_path);
@@ -727,6 +747,16 @@ void hvi_job_debug_over(struct hvi_job *j, int rank)
 
 /* ---- the end */
 
+bool hvi_job_debug_idle(const struct hvi_job *j)
+{
+    if (j->debug == NULL || j->impatient)
+        return true;
+    for (const struct client *c = j->debug->clients; c != NULL; c = c->next)
+        if (!c->dead && hvi_chan_backlog(&c->chan) > 0)
+            return false;
+    return true;
+}
+
 void hvi_job_debug_close(struct hvi_job *j)
 {
     struct hvi_job_debug *d = j->debug;
@@ -737,6 +767,7 @@ void hvi_job_debug_close(struct hvi_job *j)
     if (d->listener.data != NULL)
         uv_close((uv_handle_t *)&d->listener, NULL);
     uv_close((uv_handle_t *)&d->reaper, NULL);
+    uv_close((uv_handle_t *)&d->pause, NULL);
     for (struct client *c = d->clients; c != NULL; c = c->next)
         if (!c->dead)
             hvi_chan_close(&c->chan);

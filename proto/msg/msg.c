@@ -349,6 +349,22 @@ enum hvd_status hvi_msg_get(uint32_t type, const void *payload, size_t size_byte
     return HVD_OK;
 }
 
+enum hvd_status hvi_msg_take(struct hvi_buf *rx, struct hvi_msg *out,
+                             struct hvi_err *err)
+{
+    const uint8_t *payload;
+    size_t payload_bytes, frame_bytes;
+    uint32_t type;
+    enum hvd_status rc = hvi_frame_peek(hvi_buf_peek(rx), hvi_buf_size(rx), &type,
+                                        &payload, &payload_bytes, &frame_bytes, err);
+
+    if (rc == HVD_OK)
+        rc = hvi_msg_get(type, payload, payload_bytes, out, err);
+    if (rc == HVD_OK)
+        hvi_buf_consume(rx, frame_bytes);
+    return rc;
+}
+
 void hvi_msg_free(struct hvi_msg *msg)
 {
     if (msg->body != NULL)

@@ -40,6 +40,12 @@ enum hvd_status hvi_msg_put(struct hvi_buf *out, uint32_t type, const void *body
  */
 enum hvd_status hvi_msg_get(uint32_t type, const void *payload, size_t size_bytes,
                             struct hvi_msg *out, struct hvi_err *err);
+/**
+ * Takes the first message off a stream of frames. HVD_INPROGRESS: it is not whole yet;
+ * else as hvi_frame_peek() and hvi_msg_get(), with a text: then rx is as it was.
+ */
+enum hvd_status hvi_msg_take(struct hvi_buf *rx, struct hvi_msg *out,
+                             struct hvi_err *err);
 void hvi_msg_free(struct hvi_msg *msg);
 
 #endif
