@@ -2,7 +2,7 @@
 
 MODE            nccl, staged (ranks share a GPU), blocking (a driver without events of a
                 context), copied (HVD_TF_GPU=host), order (only who waits for whom), host
-                (memory that is no GPU's)
+                (memory that is no GPU's), keras (3)
 LATE            seconds that a held stream stays held: what comes too early then does so
 FAKE_TF_DEVICE  tests/fake/tf_device.c, built
 """
@@ -10,7 +10,9 @@ FAKE_TF_DEVICE  tests/fake/tf_device.c, built
 import ctypes
 import os
 import time
+import warnings
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import load_library
 
@@ -161,6 +163,11 @@ def placement():
     with tf.device("/CPU:0"):
         host = hvd.allreduce(tf.constant([1.0]), op=hvd.Sum, name="on the host")
     assert "CPU" in host.device and host.numpy().tolist() == [size]
+    with tf.device(None):  # where nobody says anything
+        same(hvd.allreduce(tf.constant([2.0]), op=hvd.Sum, name="anywhere"), [2.0 * size], "no device")
+        values = [tf.Variable(rank), tf.Variable([1.0 + rank]), tf.Variable([[rank]], dtype=tf.int64)]
+        hvd.broadcast_variables(values, root_rank=0)
+        assert [v.numpy().tolist() for v in values] == [0, [1.0], [[0]]]
 
 
 def order():
@@ -203,9 +210,31 @@ def order():
         same(used, [2.0 * r for r in everyone], "last use, held")
 
 
+def keras_compiles():
+    """With a GPU Keras 3 compiles by XLA where nobody has said otherwise."""
+    import keras
+    import horovod.tensorflow.keras as hvdk
+
+    def model():
+        net = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+        net.compile(optimizer=hvdk.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+        assert net.jit_compile is True
+        return net
+
+    x, y = np.ones([8, 3], "float32"), np.ones([8, 1], "float32")
+    with tf.device("/CPU:0"), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        net = model()
+        net.fit(x, y, verbose=0, callbacks=[hvdk.callbacks.BroadcastGlobalVariablesCallback(0)])
+        assert any("jit_compile is now False" in str(one.message) for one in said), said
+        refused(lambda: model().fit(x, y, verbose=0), "give jit_compile=False to model.compile()")
+
+
 with tf.device("/GPU:0"):
     if mode == "host":
         refused(lambda: hvd.allreduce(tf.ones([3]), name="elsewhere"), "elsewhere: ", "is not GPU memory")
+    elif mode == "keras":
+        keras_compiles()
     elif mode == "copied":
         collectives()
     elif mode != "order":
