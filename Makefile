@@ -111,7 +111,7 @@ $(SO): $(call obj,$(LIB_SRC)) $(GEN_O) worker/libhvd.map
 	  -o $@.$(VERSION) $(filter %.o,$^) $(LIBS_WORKER)
 	$(Q)ln -sf libhvd.so.$(VERSION) $(@D)/libhvd.so.$(ABI) && ln -sf libhvd.so.$(ABI) $@
 
-$(TF_SO): $(B)/worker/bind/tensorflow/ops.o $(SO)
+$(TF_SO): $(call obj,$(wildcard worker/bind/tensorflow/*.c)) $(SO)
 	$(call say,LD,$@)
 	$(Q)$(CC) -shared $(LDFLAGS_ALL) -Wl,-soname,libhvd_tf.so -Wl,-rpath,'$$ORIGIN' \
 	  -o $@ $(filter %.o,$^) -L$(B)/lib -lhvd -ldl

@@ -3,7 +3,8 @@
 #   scripts/gpu-check.sh [SECONDS]      all together take at most SECONDS (420) after the build
 # correctness of every collective (one rank by NCCL, two ranks on one GPU through the host, one rank
 # per GPU where there are several), speed of the pack kernel against the GPU's own copy, that a step
-# never waits for the device, abort and a new membership, memory, and what PyTorch's step costs more.
+# never waits for the device, abort and a new membership, memory, what PyTorch's step costs more, and
+# that TensorFlow's tensors are right in any order.
 # Status 0: nothing failed; 1: a check failed; 77 with the reason: no driver, GPU or NCCL.
 # NCCL is taken from the linker's search, HVD_NCCL_LIBRARY, or PyTorch's package nvidia-nccl of
 # $PYTHON (python3). With the fakes of tests/fake in LD_LIBRARY_PATH speeds are not judged.
@@ -149,5 +150,18 @@ case $status in
     ;;
 77) row "PyTorch step, np 1" skip "$(why)" ;;
 *) row "PyTorch step, np 1" FAIL "status $status: $(why)" ;;
+esac
+
+# TensorFlow says nothing of its stream: the order of the two shows in the numbers alone
+limited 90 "$python" tests/gpu/tf_step.py 15
+status=$?
+case $status in
+0)
+    read -r plain _ with _ percent < <(tail -n 1 "$work/out")
+    row "TensorFlow step, np 1" ran "$percent % ($with, plain $plain ms); 60 rounds right"
+    SHARE=1 check "TensorFlow, one GPU, np 2" 60 hvdrun --prefix none -np 2 "$python" tests/gpu/tf_step.py 0
+    ;;
+77) row "TensorFlow step, np 1" skip "$(why)" ;;
+*) row "TensorFlow step, np 1" FAIL "status $status: $(why)" ;;
 esac
 exit $failed

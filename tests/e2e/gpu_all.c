@@ -256,8 +256,12 @@ static void gathers(void)
     void *d = put(mine, sizeof mine);
     struct hvd_op o =
         gpu_op(HVD_ALLGATHER, "gather", d, NULL, dims, 2, HVD_INT16, stream);
+    /* as a caller that knows neither the GPU nor the stream */
+    o.in.device_id = HVD_DEVICE_OF_DATA;
+    o.ready = (struct hvd_ready){HVD_READY_CUCTX, NULL};
     OK(hvd_enqueue(&o, &h));
-    finish(h);
+    OK(hvd_wait(h, HVD_WAIT_ENQUEUED, 20000));
+    OK(hvd_ctx_wait(h, NULL));
     OK(hvd_result(h, &out));
     IS(out.device == HVD_CUDA && out.device_id == gpu_id &&
        out.dims[0] == n * (n + 1) / 2);
@@ -267,7 +271,7 @@ static void gathers(void)
     for (int r = 0; r < n; r++)
         for (int i = 0; i < 2 * (r + 1); i++, at++)
             IS(all[at] == 100 * r + i);
-    hvd_buffer_free(taken);
+    hvd_buffer_free_after(taken, &(struct hvd_ready){HVD_READY_CUSTREAM, stream});
     /* rows without elements are rows all the same */
     int64_t empty[2] = {me, 0};
     o = gpu_op(HVD_ALLGATHER, "empty", NULL, NULL, empty, 2, HVD_FLOAT32, stream);

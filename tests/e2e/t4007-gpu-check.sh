@@ -14,6 +14,7 @@ cat >python <<'SH'
 #!/bin/sh
 case $1 in
 -c) [ -z "$PIP_NCCL" ] || echo "$PIP_NCCL" ;;
+*tf_step*) echo "no TensorFlow"; exit 77 ;;
 *) echo "no PyTorch"; exit 77 ;;
 esac
 SH
@@ -35,6 +36,7 @@ expect_line out 'abort, then a new membership +pass +aborted after [0-9]+ ms, wo
 expect_line out 'memory of 12 memberships +pass +[+-][0-9.]+ MB of the GPU, [+-][0-9.]+ MB of the host'
 expect_line out 'PyTorch, expandable segments +skip +no PyTorch'
 expect_line out 'PyTorch step, np 1 +skip +no PyTorch'
+expect_line out 'TensorFlow step, np 1 +skip +no TensorFlow'
 ! grep -q FAIL out || die "something failed"
 
 echo "-- NCCL of a pip package, one GPU"

@@ -88,7 +88,7 @@ struct context {
 };
 
 static struct context contexts[64];
-static struct stream *default_stream; /* in every context */
+static struct stream *default_stream;                            /* in every context */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* fences, too */
 static struct stream *streams;
 static struct event *events;
@@ -437,7 +437,6 @@ EXPORT int cuEventSynchronize(void *event)
     return left ? HVI_CU_DEINITIALIZED : OK;
 }
 
-#ifndef FAKE_OLD
 /* One of the streams of a context has come to where the event was recorded. */
 struct joint {
     _Atomic int left;
@@ -469,33 +468,17 @@ static bool belongs(struct stream *s, const struct context *context)
     return works && (s->context == NULL || s->context == context);
 }
 
-/* NULL: the current one. */
-static struct context *context_of(void *context)
+/* After all that the streams of the context have in their queues; which time it is. */
+static uint64_t record_all(const struct context *c, struct event *e)
 {
-    return context != NULL ? context : depth > 0 ? stack[depth - 1] : NULL;
-}
+    struct joint *j = malloc(sizeof *j);
+    uint64_t number;
 
-/* After all that the streams of the context have in their queues. */
-EXPORT int cuCtxRecordEvent(void *context, void *event)
-{
-    struct context *c = context_of(context);
-    struct event *e = event;
-    struct joint *j;
-
-    if (left)
-        return HVI_CU_DEINITIALIZED;
-    if (c == NULL)
-        return HVI_CU_INVALID_CONTEXT;
-    if (captures > 0) {
-        spoilt = true;
-        return HVI_CU_CAPTURE_UNSUPPORTED;
-    }
-    j = malloc(sizeof *j);
     atomic_init(&j->left, 1);
     j->event = e;
     pthread_mutex_lock(&e->lock);
     e->captured = false;
-    j->number = ++e->recorded;
+    number = j->number = ++e->recorded;
     pthread_mutex_unlock(&e->lock);
     pthread_mutex_lock(&streams_lock);
     for (struct stream *s = streams; s != NULL; s = s->next)
@@ -505,6 +488,42 @@ EXPORT int cuCtxRecordEvent(void *context, void *event)
         }
     pthread_mutex_unlock(&streams_lock);
     pass_joint(j);
+    return number;
+}
+
+EXPORT int cuCtxSynchronize(void)
+{
+    struct event *e = NULL;
+    int rc;
+
+    UNSAFE();
+    __atomic_fetch_add(&host_syncs, 1, __ATOMIC_RELAXED);
+    rc = cuEventCreate((void **)&e, 0);
+    if (rc == OK)
+        await(e, record_all(stack[depth - 1], e));
+    return rc;
+}
+
+#ifndef FAKE_OLD
+/* NULL: the current one. */
+static struct context *context_of(void *context)
+{
+    return context != NULL ? context : depth > 0 ? stack[depth - 1] : NULL;
+}
+
+EXPORT int cuCtxRecordEvent(void *context, void *event)
+{
+    struct context *c = context_of(context);
+
+    if (left)
+        return HVI_CU_DEINITIALIZED;
+    if (c == NULL)
+        return HVI_CU_INVALID_CONTEXT;
+    if (captures > 0) {
+        spoilt = true;
+        return HVI_CU_CAPTURE_UNSUPPORTED;
+    }
+    record_all(c, event);
     return OK;
 }
 
@@ -683,12 +702,6 @@ EXPORT int cuCtxSetCurrent(void *context)
         depth = 1;
     stack[depth - 1] = context;
     return OK;
-}
-EXPORT int cuCtxSynchronize(void)
-{
-    UNSAFE();
-    __atomic_fetch_add(&host_syncs, 1, __ATOMIC_RELAXED);
-    return cuStreamSynchronize(NULL);
 }
 
 /* ---- memory */

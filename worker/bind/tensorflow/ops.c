@@ -1,5 +1,5 @@
 /**
- * ops.c - TensorFlow ops in plain C over libhvd, registered while the library is loaded.
+ * ops.c - TensorFlow ops in plain C over libhvd; register.c makes them known.
  *
  * A collective is two ops. A Start op gives a tensor to libhvd and returns a handle at once,
  * so it runs as soon as its tensor exists. Wait takes the handles of one or many Starts,
@@ -22,29 +22,29 @@
  * that fails in between never runs its Wait; such a slot is dropped when its kernel has
  * started SLOTS_KEPT more operations, and by hvd_tf_drop().
  *
+ * Tensors on a GPU are given to libhvd where they lie. A kernel cannot learn its stream, so
+ * they are ready when all is over that the GPU's context has been given before (READY_CUCTX);
+ * Wait returns when the work is queued, and all that comes after is ordered behind it
+ * (hvd_ctx_wait). The inputs' memory is held until the device is done.
+ *
  * Errors carry the payload "hvd.status" with libhvd's number and "hvd.text" with the plain
  * text, since TensorFlow wraps the message.
  */
-#include "tf_capi.h"
+#include "ops.h"
 
 #include <hvd/hvd.h>
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define TF_EXPORT __attribute__((visibility("default")))
-
-enum { TEXT_SIZE = 1024, SLOTS_KEPT = 4 };
+enum { SLOTS_KEPT = 4 };
 
 static const char not_initialized[] =
     "Horovod has not been initialized; use hvd.init().";
 
-static struct tf_capi tf;
-static char missing[TEXT_SIZE];
 static atomic_long live_count, in_place_count;
 
 /* ---- slots ---------------------------------------------------------------------- */
@@ -54,6 +54,7 @@ struct slot {
     struct TF_Tensor *in;
     struct TF_Tensor *buffer; /* result of HvdStartOver */
     hvd_handle handle;
+    bool on_gpu;
     int32_t dtype; /* TensorFlow's */
     int32_t ndim;
     int64_t dims[]; /* [ndim], of the input */
@@ -219,7 +220,7 @@ struct start_kernel {
     int next;
 };
 
-static void start_delete(void *kernel)
+void hvi_tf_start_delete(void *kernel)
 {
     struct start_kernel *k = kernel;
 
@@ -299,17 +300,17 @@ done:
     return k;
 }
 
-static void *start_create(struct TF_OpKernelConstruction *ctx)
+void *hvi_tf_start_create(struct TF_OpKernelConstruction *ctx)
 {
     return start_new(ctx, false, false);
 }
 
-static void *start_over_create(struct TF_OpKernelConstruction *ctx)
+void *hvi_tf_start_over_create(struct TF_OpKernelConstruction *ctx)
 {
     return start_new(ctx, true, false);
 }
 
-static void *start_splits_create(struct TF_OpKernelConstruction *ctx)
+void *hvi_tf_start_splits_create(struct TF_OpKernelConstruction *ctx)
 {
     return start_new(ctx, false, true);
 }
@@ -352,7 +353,8 @@ static void make_buffer(struct TF_OpKernelContext *ctx, int i, int output,
 }
 
 static struct slot *slot_new(struct TF_OpKernelContext *ctx,
-                             const struct start_kernel *k, int i, struct TF_Status *s)
+                             const struct start_kernel *k, int i, bool on_gpu,
+                             struct TF_Status *s)
 {
     const int64_t none[] = {0};
     struct TF_Tensor *in = NULL, *empty;
@@ -372,6 +374,7 @@ static struct slot *slot_new(struct TF_OpKernelContext *ctx,
     atomic_fetch_add(&live_count, 1);
     atomic_store(&slot->refs, 1);
     slot->in = in;
+    slot->on_gpu = on_gpu;
     slot->dtype = tf.TF_TensorType(in);
     slot->ndim = ndim;
     for (int d = 0; d < ndim; d++)
@@ -406,6 +409,8 @@ static void fill_tensor(struct hvd_tensor *t, const struct slot *slot,
                         const struct start_kernel *k, void *data, int64_t folded[2])
 {
     t->data = data;
+    t->device = slot->on_gpu ? HVD_CUDA : HVD_CPU;
+    t->device_id = slot->on_gpu ? HVD_DEVICE_OF_DATA : 0;
     t->dtype = hvd_dtype_of(slot->dtype, k->kind);
     t->dims = slot->dims;
     t->ndim = slot->ndim;
@@ -435,6 +440,8 @@ static void fill_op(struct hvd_op *op, struct slot *slot, const struct start_ker
     fill_tensor(&op->in, slot, k, tf.TF_TensorData(source), folded);
     if (slot->buffer != NULL)
         fill_tensor(&op->out, slot, k, tf.TF_TensorData(slot->buffer), folded);
+    if (slot->on_gpu)
+        op->ready.kind = HVD_READY_CUCTX; /* of the context that TensorFlow uses, too */
     op->done = on_done;
     op->arg = slot;
 }
@@ -490,12 +497,16 @@ static enum hvd_status enqueue(struct start_kernel *k, struct start_call *call)
     return rc;
 }
 
+/* As two int32: between ops in eager mode TensorFlow keeps those, and no other type, in host
+ * memory; an int64 would wait for a GPU on its way there and back. */
 static void give_handles(struct TF_OpKernelContext *ctx, const struct start_kernel *k,
                          const struct start_call *call, struct TF_Status *s)
 {
+    const int64_t pair[] = {2};
+
     for (int i = 0; i < k->tensors && tf.TF_GetCode(s) == TF_OK; i++) {
         struct TF_Tensor *out =
-            tf.TF_AllocateOutput(ctx, i, TF_INT64, NULL, 0, sizeof(hvd_handle), s);
+            tf.TF_AllocateOutput(ctx, i, TF_INT32, pair, 1, sizeof(hvd_handle), s);
 
         if (tf.TF_GetCode(s) == TF_OK)
             memcpy(tf.TF_TensorData(out), &call->handles[i], sizeof(hvd_handle));
@@ -519,9 +530,8 @@ static bool types_are_fine(struct TF_OpKernelContext *ctx, const struct start_ke
     return false;
 }
 
-static void start_compute(void *kernel, struct TF_OpKernelContext *ctx)
+static void start(struct start_kernel *k, struct TF_OpKernelContext *ctx, bool on_gpu)
 {
-    struct start_kernel *k = kernel;
     size_t n = (size_t)k->tensors;
     struct TF_Status *s = tf.TF_NewStatus();
     struct start_call call = {.slots = calloc(n, sizeof(struct slot *)),
@@ -536,7 +546,7 @@ static void start_compute(void *kernel, struct TF_OpKernelContext *ctx)
         goto done;
     }
     for (size_t i = 0; i < n; i++) {
-        call.slots[i] = slot_new(ctx, k, (int)i, s);
+        call.slots[i] = slot_new(ctx, k, (int)i, on_gpu, s);
         if (call.slots[i] == NULL)
             goto done;
         if (!types_are_fine(ctx, k, call.slots[i]))
@@ -568,7 +578,27 @@ done:
     tf.TF_DeleteStatus(s);
 }
 
+void hvi_tf_start(void *kernel, struct TF_OpKernelContext *ctx)
+{
+    start(kernel, ctx, false);
+}
+
+void hvi_tf_start_gpu(void *kernel, struct TF_OpKernelContext *ctx)
+{
+    start(kernel, ctx, true);
+}
+
 /* ---- Wait ----------------------------------------------------------------------- */
+
+/* What TensorFlow has queued may still read it. */
+static void free_gpu_result(void *data, size_t size_bytes, void *arg)
+{
+    const struct hvd_ready last_use = {.kind = HVD_READY_CUCTX};
+
+    (void)size_bytes;
+    (void)arg;
+    hvd_buffer_free_after(data, &last_use);
+}
 
 static void free_result(void *data, size_t size_bytes, void *arg)
 {
@@ -607,7 +637,7 @@ static enum hvd_status give_owned(struct TF_OpKernelContext *ctx, int i,
             out = tf.TF_NewTensor(slot->dtype, shape, ndim, data,
                                   (size_t)elems *
                                       hvd_dtype_size((enum hvd_dtype)result.dtype),
-                                  free_result, NULL);
+                                  slot->on_gpu ? free_gpu_result : free_result, NULL);
             if (out == NULL)
                 hvd_buffer_free(data);
             else
@@ -657,26 +687,42 @@ static hvd_handle input_handle(struct TF_OpKernelContext *ctx, int i)
     hvd_handle handle = 0;
 
     tf.TF_GetInput(ctx, i, &t, s);
-    if (t != NULL) {
+    if (t != NULL && tf.TF_TensorElementCount(t) == 2)
         memcpy(&handle, tf.TF_TensorData(t), sizeof(handle));
+    if (t != NULL)
         tf.TF_DeleteTensor(t);
-    }
     tf.TF_DeleteStatus(s);
     return handle;
 }
 
-/* Blocks until all are complete; the first failure is the op's, with its text. */
-static enum hvd_status wait_for(struct TF_OpKernelContext *ctx,
-                                const hvd_handle *handles, int n)
+/* Orders what TensorFlow does next after the results. */
+static enum hvd_status order_after(struct TF_OpKernelContext *ctx,
+                                   const hvd_handle *handles, int n)
 {
+    enum hvd_status rc = HVD_OK;
+
+    for (int i = 0; i < n && rc == HVD_OK; i++)
+        rc = hvd_ctx_wait(handles[i], NULL);
+    if (rc != HVD_OK)
+        fail(ctx, rc, hvd_last_error());
+    return rc;
+}
+
+/* Blocks until all are complete, on a GPU: queued; the first failure is the op's, with its
+ * text. */
+static enum hvd_status wait_for(struct TF_OpKernelContext *ctx,
+                                const hvd_handle *handles, int n, bool on_gpu)
+{
+    enum hvd_wait_mode mode = on_gpu ? HVD_WAIT_ENQUEUED : HVD_WAIT_DONE;
+
     char text[TEXT_SIZE] = "";
     enum hvd_status rc;
 
     do {
-        rc = hvd_wait_all(handles, n, HVD_WAIT_DONE, -1);
+        rc = hvd_wait_all(handles, n, mode, -1);
     } while (rc == HVD_EINTR);
     if (rc == HVD_OK)
-        return rc;
+        return on_gpu ? order_after(ctx, handles, n) : rc;
     for (int i = 0; i < n && text[0] == '\0'; i++)
         if (hvd_handle_error(handles[i], text, sizeof(text)) != HVD_OK)
             text[0] = '\0';
@@ -705,11 +751,27 @@ static void give_results(struct TF_OpKernelContext *ctx, struct slot **slots, in
     tf.TF_DeleteStatus(s);
 }
 
-static void wait_some(struct TF_OpKernelContext *ctx, int n, bool with_splits)
+/* The results go where their tensors lay: the kernel's outputs must lie there, too. */
+static bool placed_together(struct TF_OpKernelContext *ctx, const struct slot *slot,
+                            bool on_gpu)
+{
+    if (slot->on_gpu == on_gpu)
+        return true;
+    fail(ctx, HVD_EINVAL,
+         on_gpu ? "an operation was started on the CPU and is waited for on a GPU: put "
+                  "both under one tf.device()"
+                : "an operation was started on a GPU and is waited for on the CPU: put "
+                  "both under one tf.device()");
+    return false;
+}
+
+static void wait_some(struct TF_OpKernelContext *ctx, int n, bool with_splits,
+                      bool on_gpu)
 {
     struct slot **slots = calloc((size_t)n, sizeof(struct slot *));
     hvd_handle *handles = calloc((size_t)n, sizeof(hvd_handle));
     bool stale = false;
+    bool together = true;
 
     if (slots == NULL || handles == NULL) {
         fail(ctx, HVD_ENOMEM, "out of memory");
@@ -723,7 +785,9 @@ static void wait_some(struct TF_OpKernelContext *ctx, int n, bool with_splits)
     if (stale)
         fail(ctx, HVD_EHANDLE,
              "an operation to wait for was dropped or waited for before");
-    else if (wait_for(ctx, handles, n) == HVD_OK)
+    for (int i = 0; i < n && !stale && together; i++)
+        together = placed_together(ctx, slots[i], on_gpu);
+    if (!stale && together && wait_for(ctx, handles, n, on_gpu) == HVD_OK)
         give_results(ctx, slots, n, with_splits);
     for (int i = 0; i < n; i++)
         slot_drop(slots[i]);
@@ -732,16 +796,28 @@ done:
     free(slots);
 }
 
-static void wait_compute(void *kernel, struct TF_OpKernelContext *ctx)
+void hvi_tf_wait(void *kernel, struct TF_OpKernelContext *ctx)
 {
     (void)kernel;
-    wait_some(ctx, tf.TF_NumOutputs(ctx), false);
+    wait_some(ctx, tf.TF_NumOutputs(ctx), false, false);
 }
 
-static void wait_splits_compute(void *kernel, struct TF_OpKernelContext *ctx)
+void hvi_tf_wait_gpu(void *kernel, struct TF_OpKernelContext *ctx)
 {
     (void)kernel;
-    wait_some(ctx, 1, true);
+    wait_some(ctx, tf.TF_NumOutputs(ctx), false, true);
+}
+
+void hvi_tf_wait_splits(void *kernel, struct TF_OpKernelContext *ctx)
+{
+    (void)kernel;
+    wait_some(ctx, 1, true, false);
+}
+
+void hvi_tf_wait_splits_gpu(void *kernel, struct TF_OpKernelContext *ctx)
+{
+    (void)kernel;
+    wait_some(ctx, 1, true, true);
 }
 
 /* ---- facts ---------------------------------------------------------------------- */
@@ -752,7 +828,7 @@ struct fact_kernel {
     int32_t what, pset;
 };
 
-static void *fact_create(struct TF_OpKernelConstruction *ctx)
+void *hvi_tf_fact_create(struct TF_OpKernelConstruction *ctx)
 {
     struct fact_kernel *k = calloc(1, sizeof(*k));
     struct TF_Status *s = tf.TF_NewStatus();
@@ -769,7 +845,7 @@ static void *fact_create(struct TF_OpKernelConstruction *ctx)
     return k;
 }
 
-static void fact_compute(void *kernel, struct TF_OpKernelContext *ctx)
+void hvi_tf_fact(void *kernel, struct TF_OpKernelContext *ctx)
 {
     const struct fact_kernel *k = kernel;
     struct TF_Status *s;
@@ -808,215 +884,12 @@ static void fact_compute(void *kernel, struct TF_OpKernelContext *ctx)
     tf.TF_DeleteStatus(s);
 }
 
-static void plain_delete(void *kernel)
+void hvi_tf_fact_delete(void *kernel)
 {
     free(kernel);
 }
 
-/* ---- shapes --------------------------------------------------------------------- */
-
-static void scalar_shape(struct TF_ShapeInferenceContext *ctx, struct TF_Status *s)
-{
-    struct TF_ShapeHandle *h = tf.TF_ShapeInferenceContextScalar(ctx);
-
-    tf.TF_ShapeInferenceContextSetOutput(ctx, 0, h, s);
-    tf.TF_DeleteShapeHandle(h);
-}
-
-static void unknown_shape(struct TF_ShapeInferenceContext *ctx, struct TF_Status *s)
-{
-    tf.TF_ShapeInferenceContextSetUnknownShape(ctx, s);
-}
-
-/* Output `output` has the shape of input `input`. */
-static void same_shape(struct TF_ShapeInferenceContext *ctx, int64_t input,
-                       int64_t output, struct TF_Status *s)
-{
-    struct TF_ShapeHandle *h = tf.TF_NewShapeHandle();
-
-    tf.TF_ShapeInferenceContextGetInput(ctx, (int)input, h, s);
-    if (tf.TF_GetCode(s) == TF_OK)
-        tf.TF_ShapeInferenceContextSetOutput(ctx, (int)output, h, s);
-    tf.TF_DeleteShapeHandle(h);
-}
-
-/* N tensors give N handles and N buffers. */
-static void start_over_shape(struct TF_ShapeInferenceContext *ctx, struct TF_Status *s)
-{
-    int64_t n = tf.TF_ShapeInferenceContextNumInputs(ctx);
-    struct TF_ShapeHandle *scalar = tf.TF_ShapeInferenceContextScalar(ctx);
-
-    for (int64_t i = 0; i < n && tf.TF_GetCode(s) == TF_OK; i++) {
-        tf.TF_ShapeInferenceContextSetOutput(ctx, (int)i, scalar, s);
-        if (tf.TF_GetCode(s) == TF_OK)
-            same_shape(ctx, i, n + i, s);
-    }
-    tf.TF_DeleteShapeHandle(scalar);
-}
-
-/* N handles and N buffers give N results. */
-static void wait_shape(struct TF_ShapeInferenceContext *ctx, struct TF_Status *s)
-{
-    int64_t n = tf.TF_ShapeInferenceContextNumInputs(ctx) / 2;
-
-    for (int64_t i = 0; i < n && tf.TF_GetCode(s) == TF_OK; i++)
-        same_shape(ctx, n + i, i, s);
-}
-
-/* ---- registration --------------------------------------------------------------- */
-
-enum { SPEC_LIST = 10 };
-
-struct op_spec {
-    const char *op;
-    const char *attrs[SPEC_LIST], *inputs[2], *outputs[2]; /* NULL ends a list */
-    tf_shape_fn *shape;
-    tf_create_fn *create;
-    tf_compute_fn *compute;
-    tf_delete_fn *destroy;
-};
-
-#define START_ATTRS                                                                    \
-    "tensor_name: string = ''", "kind: int", "reduce_op: int = 1", "pset: int = 0",    \
-        "root: int = 0", "prescale: int = 0", "postscale: int = 0"
-
-static const struct op_spec op_specs[] = {
-    {.op = "HvdStartOver",
-     .attrs = {"N: int >= 1", "Ts: list(type) >= 1", START_ATTRS},
-     .inputs = {"tensors: Ts"},
-     .outputs = {"handles: N * int64", "buffers: Ts"},
-     .shape = start_over_shape,
-     .create = start_over_create,
-     .compute = start_compute,
-     .destroy = start_delete},
-    {.op = "HvdStart",
-     .attrs = {"N: int >= 1", "Ts: list(type) >= 1", START_ATTRS},
-     .inputs = {"tensors: Ts"},
-     .outputs = {"handles: N * int64", "buffers: Ts"},
-     .shape = unknown_shape,
-     .create = start_create,
-     .compute = start_compute,
-     .destroy = start_delete},
-    {.op = "HvdStartSplits",
-     .attrs = {"T: type", START_ATTRS},
-     .inputs = {"tensor: T", "splits: int64"},
-     .outputs = {"handle: int64", "buffer: T"},
-     .shape = unknown_shape,
-     .create = start_splits_create,
-     .compute = start_compute,
-     .destroy = start_delete},
-    {.op = "HvdWait",
-     .attrs = {"N: int >= 1", "Ts: list(type) >= 1"},
-     .inputs = {"handles: N * int64", "buffers: Ts"},
-     .outputs = {"results: Ts"},
-     .shape = wait_shape,
-     .compute = wait_compute},
-    {.op = "HvdWaitSplits",
-     .attrs = {"T: type"},
-     .inputs = {"handle: int64", "buffer: T"},
-     .outputs = {"result: T", "received_splits: int32"},
-     .shape = unknown_shape,
-     .compute = wait_splits_compute},
-    {.op = "HvdFact",
-     .attrs = {"what: int", "pset: int = 0"},
-     .outputs = {"value: int32"},
-     .shape = scalar_shape,
-     .create = fact_create,
-     .compute = fact_compute,
-     .destroy = plain_delete},
-};
-
-static void define_op(const struct op_spec *spec, struct TF_Status *s)
-{
-    struct TF_OpDefinitionBuilder *b = tf.TF_NewOpDefinitionBuilder(spec->op);
-
-    for (int i = 0; i < SPEC_LIST && spec->attrs[i] != NULL; i++)
-        tf.TF_OpDefinitionBuilderAddAttr(b, spec->attrs[i]);
-    for (int i = 0; i < 2 && spec->inputs[i] != NULL; i++)
-        tf.TF_OpDefinitionBuilderAddInput(b, spec->inputs[i]);
-    for (int i = 0; i < 2 && spec->outputs[i] != NULL; i++)
-        tf.TF_OpDefinitionBuilderAddOutput(b, spec->outputs[i]);
-    tf.TF_OpDefinitionBuilderSetIsStateful(b, true);
-    tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(b, spec->shape);
-    tf.TF_RegisterOpDefinition(b, s); /* takes b */
-}
-
-/* "handles: N * int64" is the argument "handles" */
-static void host_memory(struct TF_KernelBuilder *b, const char *spec)
-{
-    char name[32];
-    size_t len = strcspn(spec, ":");
-
-    snprintf(name, sizeof(name), "%.*s", (int)len, spec);
-    tf.TF_KernelBuilder_HostMemory(b, name);
-}
-
-/* On a GPU every argument lies in host memory: TensorFlow copies. On the CPU saying so
- * would keep TensorFlow from handing over an input's memory. */
-static void define_kernel(const struct op_spec *spec, const char *device, bool on_host,
-                          struct TF_Status *s)
-{
-    struct TF_KernelBuilder *b = tf.TF_NewKernelBuilder(spec->op, device, spec->create,
-                                                        spec->compute, spec->destroy);
-
-    for (int i = 0; on_host && i < 2 && spec->inputs[i] != NULL; i++)
-        host_memory(b, spec->inputs[i]);
-    for (int i = 0; on_host && i < 2 && spec->outputs[i] != NULL; i++)
-        host_memory(b, spec->outputs[i]);
-    tf.TF_RegisterKernelBuilder(spec->op, b, s); /* takes b */
-}
-
-static void note_missing(const char *name)
-{
-    size_t used = strlen(missing);
-
-    snprintf(missing + used, sizeof(missing) - used, "%s%s", used > 0 ? " " : "", name);
-}
-
-static void find_symbols(void)
-{
-    void *lib = dlopen("libtensorflow_framework.so.2", RTLD_NOW | RTLD_NOLOAD);
-
-    if (lib == NULL) {
-        note_missing("libtensorflow_framework.so.2");
-        return;
-    }
-#define X(ret, name, args)                                                             \
-    *(void **)&tf.name = dlsym(lib, #name);                                            \
-    if (tf.name == NULL)                                                               \
-        note_missing(#name);
-    TF_CAPI_LIST(X)
-#undef X
-}
-
-__attribute__((constructor)) static void register_ops(void)
-{
-    struct TF_Status *s;
-
-    find_symbols();
-    if (missing[0] != '\0')
-        return; /* load_op_library then finds no ops, and Python asks why */
-    s = tf.TF_NewStatus();
-    for (size_t i = 0; i < sizeof(op_specs) / sizeof(op_specs[0]); i++) {
-        define_op(&op_specs[i], s);
-        if (tf.TF_GetCode(s) == TF_OK)
-            define_kernel(&op_specs[i], "CPU", false, s);
-        if (tf.TF_GetCode(s) == TF_OK)
-            define_kernel(&op_specs[i], "GPU", true, s);
-        if (tf.TF_GetCode(s) != TF_OK)
-            note_missing(tf.TF_Message(s));
-    }
-    tf.TF_DeleteStatus(s);
-}
-
 /* ---- for Python ------------------------------------------------------------------- */
-
-/** What of TensorFlow is not there, names separated by blanks; "" when all is. */
-TF_EXPORT const char *hvd_tf_missing(void);
-const char *hvd_tf_missing(void)
-{
-    return missing;
-}
 
 /** Operations whose memory is held; results that took over their input's memory. */
 TF_EXPORT long hvd_tf_live(void);

@@ -91,6 +91,8 @@ typedef void tf_dealloc_fn(void *data, size_t len, void *arg);
     X(void, TF_ShapeInferenceContextSetOutput,                                         \
       (struct TF_ShapeInferenceContext *, int i, struct TF_ShapeHandle *,              \
        struct TF_Status *))                                                            \
+    X(struct TF_ShapeHandle *, TF_ShapeInferenceContextVectorFromSize,                 \
+      (struct TF_ShapeInferenceContext *, size_t size))                                \
     X(struct TF_ShapeHandle *, TF_ShapeInferenceContextScalar,                         \
       (struct TF_ShapeInferenceContext *))                                             \
     X(void, TF_ShapeInferenceContextSetUnknownShape,                                   \

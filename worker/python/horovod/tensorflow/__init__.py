@@ -95,6 +95,7 @@ from horovod.tensorflow.util import (
     _executing_eagerly,
     _make_subgraph,
     do_not_convert as _do_not_convert,
+    on_device as _on_device,
     refs_to_vars,
     vars_to_refs,
 )
@@ -131,9 +132,9 @@ def allreduce(tensor, average=None, device_dense="", device_sparse="",
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             tensor = tf.IndexedSlices(tensor.values * (prescale_factor * postscale_factor),
                                       tensor.indices, tensor.dense_shape)
-        with tf.device(device_sparse or None):
+        with _on_device(device_sparse):
             return _allreduce_slices([tensor], [name], op, process_set)[0]
-    with tf.device(device_dense or None):
+    with _on_device(device_dense):
         compressed, ctx = compression.compress(tf.convert_to_tensor(tensor))
         reduced = _allreduce(compressed, name, op, prescale_factor, postscale_factor,
                              process_set=process_set)
@@ -156,7 +157,7 @@ def grouped_allreduce(tensors, average=None, device_dense="", device_sparse="",
                       postscale_factor, name and "%s.%d" % (name, i), process_set)
             for i, t in enumerate(tensors)
         ]
-    with tf.device(device_dense or None):
+    with _on_device(device_dense):
         compressed = [compression.compress(tf.convert_to_tensor(t)) for t in tensors]
         reduced = _grouped_allreduce([t for t, _ in compressed], name, op, prescale_factor,
                                      postscale_factor, process_set=process_set)
@@ -168,7 +169,7 @@ def reducescatter(tensor, device_dense="", compression=Compression.none, op=Aver
                   process_set=global_process_set, ignore_name_scope=False, prescale_factor=1.0,
                   postscale_factor=1.0):
     """This rank's rows of the reduction; the first ranks have one more when it is uneven."""
-    with tf.device(device_dense or None):
+    with _on_device(device_dense):
         compressed, ctx = compression.compress(tf.convert_to_tensor(tensor))
         reduced = _reducescatter(compressed, name, op, process_set=process_set,
                                  prescale_factor=prescale_factor,
@@ -183,7 +184,7 @@ def grouped_reducescatter(tensors, device_dense="", compression=Compression.none
     """reducescatter of tensors that run all or none, as a list."""
     if not tensors:
         return tensors
-    with tf.device(device_dense or None):
+    with _on_device(device_dense):
         compressed = [compression.compress(tf.convert_to_tensor(t)) for t in tensors]
         reduced = _grouped_reducescatter([t for t, _ in compressed], None, op,
                                          process_set=process_set,
@@ -240,7 +241,7 @@ class BroadcastGlobalVariablesHook(_SessionRunHook):
 
     def begin(self):
         if self.bcast_op is None or self.bcast_op.graph != tf.compat.v1.get_default_graph():
-            with tf.device(self.device or None):
+            with _on_device(self.device):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session, coord):

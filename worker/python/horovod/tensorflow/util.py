@@ -1,5 +1,7 @@
 """Small helpers."""
 
+import contextlib
+
 import tensorflow as tf
 
 from horovod.common.util import _cache  # noqa: F401
@@ -50,3 +52,9 @@ def refs_to_vars(refs):
     if isinstance(refs, (list, tuple)):
         return [refs_to_vars(r) for r in refs]
     return refs.deref()
+
+
+def on_device(name):
+    """tf.device(name), and where it is empty what is around: tf.device("") is the CPU eagerly, and
+    tf.device(None) undoes one around it."""
+    return tf.device(name) if name else contextlib.nullcontext()
