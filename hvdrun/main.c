@@ -111,7 +111,7 @@ static void show_plan(const struct hvi_opts *o, const char *source,
     bool placed = o->bind_to != HVI_BIND_AUTO || o->map_by != HVI_MAP_AUTO ||
                   o->cores_per_rank > 0 || o->gpus_per_rank > 0 || o->report_bindings;
     const struct hvi_rshell shell = hvi_rshell_choose(o);
-    char way[256] = "ssh";
+    char way[256] = "ssh", dest[2 * HVI_HOST_NAME_MAX + 2];
 
     if (shell.kind == HVI_RSHELL_SRUN)
         snprintf(way, sizeof way, "srun");
@@ -122,7 +122,8 @@ static void show_plan(const struct hvi_opts *o, const char *source,
     for (size_t h = 0; h < p->nhosts; h++) {
         int first = p->first_rank[h];
 
-        fprintf(out, "  %s: rank", p->host[h].name);
+        fprintf(out, "  %s: rank",
+                hvi_sshargv_destination(&p->host[h], dest, sizeof dest));
         if (p->host[h].slots == 1)
             fprintf(out, " %d", first);
         else

@@ -181,13 +181,26 @@ static void stop_ranks(struct agent *a, uint32_t grace_ms)
 /* ---- ranks */
 
 /* The command may be relative to the ranks' directory, which is not ours. */
-static bool command_exists(const struct agent *a)
+static bool command_exists(const struct agent *a, char path[PATH_MAX])
 {
-    char path[PATH_MAX];
-    int n = snprintf(path, sizeof path, "%s%s%s", a->argv[0][0] == '/' ? "" : a->cwd,
+    int n = snprintf(path, PATH_MAX, "%s%s%s", a->argv[0][0] == '/' ? "" : a->cwd,
                      a->argv[0][0] == '/' ? "" : "/", a->argv[0]);
 
-    return n > 0 && n < (int)sizeof path && access(path, F_OK) == 0;
+    return n > 0 && n < PATH_MAX && access(path, F_OK) == 0;
+}
+
+/* The line that names the interpreter was written on Windows. */
+static bool has_return(const char *path)
+{
+    char line[256];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd >= 0 ? read(fd, line, sizeof line - 1) : 0;
+
+    if (fd >= 0)
+        close(fd);
+    line[n > 0 ? n : 0] = '\0';
+    line[strcspn(line, "\n")] = '\0';
+    return line[0] != '\0' && line[strlen(line) - 1] == '\r';
 }
 
 static void word_debugger(const struct agent *a, int error, char *out, size_t cap)
@@ -206,15 +219,18 @@ static void word_debugger(const struct agent *a, int error, char *out, size_t ca
 
 static void word_exec(const struct agent *a, int error, char *out, size_t cap)
 {
-    char shown[256];
+    char shown[256], path[PATH_MAX];
 
     hvi_escape(shown, sizeof shown, a->argv[0], strlen(a->argv[0]));
     if (error == ENOENT && strchr(a->argv[0], '/') == NULL)
         snprintf(out, cap, "command '%s' is not on PATH", shown);
-    else if (error == ENOENT && command_exists(a))
+    else if (error == ENOENT && command_exists(a, path))
         snprintf(out, cap,
-                 "cannot run '%s': the interpreter its first line names is missing",
-                 shown);
+                 "cannot run '%s': the interpreter its first line names is missing%s",
+                 shown,
+                 has_return(path) ? "; that line ends with a carriage return, as on "
+                                    "Windows: remove those (sed -i 's/\\r$//')"
+                                  : "");
     else
         snprintf(out, cap, "cannot run '%s': %s%s", shown, strerror(error),
                  error == EACCES    ? "; is it a file that may be executed (chmod +x)?"

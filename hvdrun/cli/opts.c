@@ -141,7 +141,9 @@ enum hvd_status hvi_opts_parse_time(const char *what, const char *text, int64_t 
     double v = strtod(text, &end);
     double unit = 1;
 
-    if (end != text && (strcmp(end, "ms") == 0))
+    if (strpbrk(text, "xX") != NULL) /* strtod() reads 0x2 */
+        unit = -1;
+    else if (end != text && (strcmp(end, "ms") == 0))
         unit = 0.001;
     else if (end != text && strcmp(end, "m") == 0)
         unit = 60;

@@ -36,6 +36,11 @@ enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX], struct hvi_e
             return HVD_OK;
         path += dir + (path[dir] == ':');
     }
+    if (n <= 0)
+        return hvi_fail(err, HVD_EIO,
+                        "%s is not on PATH, and where hvdrun is cannot be told; is "
+                        "/proc mounted?",
+                        name);
     return hvi_fail(
         err, HVD_EIO,
         "%s is neither beside hvdrun (%s) nor on PATH; is hvd installed whole?", name,

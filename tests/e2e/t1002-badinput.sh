@@ -16,6 +16,7 @@ bad() {
 
 touch not-executable
 echo '#!/no/such/interpreter' >script && chmod +x script
+printf '#!/bin/sh\r\necho hi\r\n' >windows && chmod +x windows
 mkdir directory
 head -c 200000 /dev/zero | tr '\0' x >blob
 
@@ -73,6 +74,7 @@ echo "ok environment: status 2"
 bad 127 "command 'no-such-command-here' is not on PATH" -np 3 no-such-command-here
 bad 127 "cannot run './nothing': No such file" -np 3 ./nothing
 bad 127 "cannot run './script': the interpreter" -np 3 ./script
+bad 127 "cannot run './windows': the interpreter .*; that line ends with a carriage return, .*remove" -np 3 ./windows
 bad 126 "cannot run './not-executable': Permission denied" -np 3 ./not-executable
 bad 126 "cannot run './directory'" -np 3 ./directory
 echo "ok command: not found 127, not executable 126"
@@ -108,6 +110,11 @@ echo "ok more arguments or variables than a message may have: the limit is named
     expect_status 125
     expect_line err '^hvdrun: hvd-coordinator is neither beside hvdrun .* nor on PATH'
     [ "$(wc -l <err)" = 1 ] || die "not one line"
+    run unshare -m sh -c 'mount -t tmpfs none /proc && exec ./hvdrun -np 1 true'
+    if grep -q '^hvdrun' err; then # who may not mount has not come there
+        expect_status 125
+        expect_line err '^hvdrun: hvd-coordinator is not on PATH, .* is /proc mounted\?$'
+    fi
 ) || exit 1
 echo "ok helpers missing: status 125"
 

@@ -69,6 +69,9 @@ run hvdrun --dry-run --rsh 'rlogin -x %h' -np 2 -H m:2 ./train
 expect_line out '^  m: ranks 0-1 \(by rlogin -x %h\)$'
 run hvdrun --dry-run -np 2 -H m:2 ./train
 expect_line out '^  m: ranks 0-1 \(by ssh\)$'
+run hvdrun --dry-run -np 2 -H ann@m:1,n:1 ./train
+expect_line out '^  ann@m: rank 0 \(by ssh\)$'
+expect_line out '^  n: rank 1 \(by ssh\)$'
 echo "ok Slurm; the way to a host is named"
 
 # ---- PBS

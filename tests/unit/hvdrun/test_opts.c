@@ -224,7 +224,7 @@ Test(opts, times_have_units, .timeout = 5)
         cr_assert_eq(ms, rows[i].ms, "%s", rows[i].text);
     }
     for (const char *const *p = (const char *const[]){"", "x", "-1", "1d", "1 s", "nan",
-                                                      "inf", "1e99", "s", NULL};
+                                                      "inf", "1e99", "s", "0x2", NULL};
          *p != NULL; p++)
         cr_assert_eq(hvi_opts_parse_time("t", *p, &ms, &err), HVD_EINVAL, "'%s'", *p);
 }
