@@ -148,7 +148,10 @@ static void show_plan(const struct hvi_opts *o, const char *source,
     if (o->wait_debug != NULL)
         fprintf(out, "  wait for a debugger at ranks %s\n", o->wait_debug);
     for (size_t i = 0; i < o->nenv; i++)
-        fprintf(out, "  env %s=%s\n", o->env[i].name, o->env[i].value);
+        if (o->env[i].passed_on) /* may be a secret, and this a log */
+            fprintf(out, "  env %s, as it is here\n", o->env[i].name);
+        else
+            fprintf(out, "  env %s=%s\n", o->env[i].name, o->env[i].value);
     if (o->ncommand > 0) {
         fputs("  command", out);
         for (int i = 0; i < o->ncommand; i++)

@@ -95,12 +95,14 @@ static enum hvd_status add_note(struct hvi_opts *o, struct hvi_err *err,
 enum hvd_status hvi_opts_setenv(struct hvi_opts *o, const char *name, const char *value,
                                 struct hvi_err *err)
 {
-    struct hvi_optenv made = {NULL, NULL};
+    struct hvi_optenv made = {.name = NULL};
     enum hvd_status rc;
 
     for (size_t i = 0; i < o->nenv; i++)
-        if (strcmp(o->env[i].name, name) == 0)
+        if (strcmp(o->env[i].name, name) == 0) {
+            o->env[i].passed_on = false;
             return set_text(&o->env[i].value, value, err);
+        }
     if (o->nenv == o->env_cap) {
         size_t cap = o->env_cap > 0 ? 2 * o->env_cap : 16;
         struct hvi_optenv *env = realloc(o->env, cap * sizeof *env);
@@ -322,6 +324,18 @@ enum hvd_status hvi_opts_ranks(const char *what, const char *list, int np, bool 
     }
 }
 
+/* -x NAME */
+static enum hvd_status pass_on(struct hvi_opts *o, const char *name,
+                               struct hvi_err *err)
+{
+    enum hvd_status rc = hvi_opts_setenv(o, name, getenv(name), err);
+
+    for (size_t i = 0; rc == HVD_OK && i < o->nenv; i++)
+        if (strcmp(o->env[i].name, name) == 0)
+            o->env[i].passed_on = true;
+    return rc;
+}
+
 /* -x NAME=VALUE, -x NAME, -x 'NAME*' */
 static enum hvd_status take_x(struct hvi_opts *o, const char *value,
                               struct hvi_err *err)
@@ -347,7 +361,7 @@ static enum hvd_status take_x(struct hvi_opts *o, const char *value,
                       "-x %s: not set in this environment; nothing is passed on%s",
                       hvi_escape(shown, sizeof shown, name, n), "");
     else
-        rc = hvi_opts_setenv(o, name, getenv(name), err);
+        rc = pass_on(o, name, err);
     free(name);
     return rc;
 }

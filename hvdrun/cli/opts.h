@@ -40,6 +40,7 @@ enum hvi_color { HVI_COLOR_AUTO = 0, HVI_COLOR_ALWAYS, HVI_COLOR_NEVER };
 
 struct hvi_optenv {
     char *name, *value;
+    bool passed_on; /* -x NAME: the value is this environment's, not the line's */
 };
 
 /** Free with hvi_opts_fini(). Texts are owned. */

@@ -52,6 +52,12 @@ for bad in 'fd:9:descriptor 9 is not open' 'fd:x:.*not a whole number' '/nonexis
 done
 echo "ok what cannot be opened: one line, status 2"
 
+run hvdrun --json-events /dev/full -np 1 true
+expect_status 0
+expect_line err '^hvdrun: --json-events: No space left on device: [0-9]+ bytes were lost$'
+[ "$(wc -l <err)" = 1 ] || die "not one line"
+echo "ok events that cannot be written are said to be lost"
+
 exec 6<>fifo # filled, and nobody reads
 dd if=/dev/zero bs=64k count=16 oflag=nonblock of=fifo 2>/dev/null
 run hvdrun -np 2 --json-events fd:6 true

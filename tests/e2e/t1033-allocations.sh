@@ -72,6 +72,10 @@ expect_line out '^  m: ranks 0-1 \(by ssh\)$'
 run hvdrun --dry-run -np 2 -H ann@m:1,n:1 ./train
 expect_line out '^  ann@m: rank 0 \(by ssh\)$'
 expect_line out '^  n: rank 1 \(by ssh\)$'
+TOKEN=secret run hvdrun --verbose -np 1 -x TOKEN -x A=b true
+expect_line err '^  env TOKEN, as it is here$'
+expect_line err '^  env A=b$'
+refuse_line err 'secret'
 echo "ok Slurm; the way to a host is named"
 
 # ---- PBS
