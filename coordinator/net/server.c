@@ -18,6 +18,7 @@
 #include "proto/base/assert.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
+#include "proto/base/spinrule.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 /* gcc 12's analyzer loses what is owned by a hash table */
@@ -32,10 +33,7 @@
 #define HVI_FINISH_MS 1000 /* at the end of the job, for all */
 #define LOG_BURST 10       /* lines about strangers; then one in LOG_EVERY_MS */
 #define LOG_EVERY_MS 10000
-#define SPIN_MAX_US 100
-#define SPIN_MIN_US 4
-#define SPIN_TRY_EVERY 16 /* READY frames */
-#define SPIN_MAX_IDS 2    /* of many at once it is the bytes that take the time */
+#define SPIN_MAX_IDS 2 /* of many at once it is the bytes that take the time */
 
 struct hvi_server {
     uv_loop_t *loop;
@@ -509,18 +507,18 @@ static void spin_cb(uv_idle_t *h)
         return;
     }
     uv_idle_stop(h);
-    s->spin_us = s->spin_us / 2 > SPIN_MIN_US ? s->spin_us / 2 : SPIN_MIN_US;
+    s->spin_us = hvi_spin_next_us(s->spin_us, false, HVI_SPIN_MAX_US);
 }
 
 static void spin(struct hvi_server *s)
 {
-    bool full = s->nready++ % SPIN_TRY_EVERY == 0;
+    bool full = hvi_spin_in_full(&s->nready);
 
     if (s->closing)
         return;
     if (uv_is_active((uv_handle_t *)&s->spin))
-        s->spin_us = s->spin_us * 2 < SPIN_MAX_US ? s->spin_us * 2 : SPIN_MAX_US;
-    s->spin_until_us = hvi_now_us() + (full ? SPIN_MAX_US : s->spin_us);
+        s->spin_us = hvi_spin_next_us(s->spin_us, true, HVI_SPIN_MAX_US);
+    s->spin_until_us = hvi_now_us() + (full ? HVI_SPIN_MAX_US : s->spin_us);
     uv_idle_start(&s->spin, spin_cb);
 }
 
@@ -619,7 +617,7 @@ enum hvd_status hvi_server_new(uv_loop_t *loop, const struct hvi_core_config *co
     s->timer.data = s;
     uv_idle_init(loop, &s->spin);
     s->spin.data = s;
-    s->spin_us = SPIN_MAX_US;
+    s->spin_us = HVI_SPIN_MAX_US;
     *out = s;
     return HVD_OK;
 }

@@ -7,6 +7,18 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The kernel's files say where processors are. hwloc would also ask each of them itself, by
+ * moving there, and so wait for whatever runs on it. */
+static void ask_kernel_only(hwloc_topology_t topo)
+{
+#if HWLOC_API_VERSION >= 0x00020100
+    (void)hwloc_topology_set_components(topo, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
+                                        "x86");
+#else
+    (void)topo;
+#endif
+}
+
 /* Only cores and sockets are kept, and PCI devices where their place matters: loading
  * everything (caches, other devices) takes far longer. */
 static int load(hwloc_topology_t topo, bool devices)
@@ -124,8 +136,8 @@ static const char *take_near(hwloc_topology_t topo, hwloc_const_cpuset_t inside,
     return NULL;
 }
 
-const char *hvi_topo_look(const cpu_set_t *inside, const char *const *pci, int npci,
-                          struct hvi_topo *out)
+static const char *look(const cpu_set_t *inside, const char *const *pci, int npci,
+                        bool kernel_only, struct hvi_topo *out)
 {
     const char *why = "hwloc cannot look at this host";
     hwloc_topology_t topo;
@@ -136,6 +148,8 @@ const char *hvi_topo_look(const cpu_set_t *inside, const char *const *pci, int n
         hwloc_bitmap_free(set);
         return why;
     }
+    if (kernel_only)
+        ask_kernel_only(topo);
     if (load(topo, npci > 0) == 0 &&
         hwloc_cpuset_from_glibc_sched_affinity(topo, set, inside, sizeof *inside) == 0)
         why = take_cores(topo, set, out);
@@ -146,6 +160,14 @@ const char *hvi_topo_look(const cpu_set_t *inside, const char *const *pci, int n
     hwloc_bitmap_free(set);
     hwloc_topology_destroy(topo);
     return why;
+}
+
+const char *hvi_topo_look(const cpu_set_t *inside, const char *const *pci, int npci,
+                          struct hvi_topo *out)
+{
+    const char *why = look(inside, pci, npci, true, out);
+
+    return why == NULL ? NULL : look(inside, pci, npci, false, out);
 }
 
 void hvi_topo_fini(struct hvi_topo *t)

@@ -156,6 +156,7 @@ def allreduce(bench, peers):
         if "mpich" in peers and np <= os.cpu_count():  # it spins without yielding
             bench.take("allreduce", mpich(np) + [bench.program("mpi_allreduce.mpich")] + mpi, peer="mpich")
         bench.take("allreduce", bench.hvdrun(np) + ours + ["hvd tcp", seconds, largest], {"HVD_CPU_PLANE": "tcp"})
+        bench.take("allreduce", [bench.program("bench_plane"), "hvd raw tcp", "tcp", str(np), seconds, str(64 << 10)])
         if "openmpi" in peers:
             bench.take("allreduce", openmpi_tcp(np) + [bench.program("mpi_allreduce.openmpi")] + mpi, peer="openmpi tcp")
         if "gloo" in peers:

@@ -129,6 +129,7 @@ def goals(run):
     ours, ceiling = run.get("time", 2, "hvd tcp", big), run.get("ceiling", "tcp", 2, "GB/s")
     value = 2 * big / ours / 1e3 / ceiling * 100 if ours and ceiling else None
     rows.append(("TCP only, 64 MiB", 2, "% of the socket ceiling", value, 70, None, "ceiling"))
+    ratios(run, rows, "TCP only, raw plane, 4 B", 2, "time", "hvd raw tcp", 4, (("openmpi tcp", 0.909, None),))
     ratios(run, rows, "TCP only, 4 B", 2, "time", "hvd tcp", 4, (("openmpi tcp", 1 / 1.1, None), ("gloo", 10, None)))
     for np, horovod, aim, mpi in ((2, 6, 10, 3), (4, 10, 16, 4)):
         peer = run.best("steps", np, mpis, "resnet50")

@@ -1,9 +1,8 @@
 /**
  * Spinning before a sleep, as long as that has paid off lately: a wake costs 25 us each
  * way (reference/performance.md), but where the awaited rank does not run, because
- * other programs have the cores, a spin only keeps it from running. So the time to spin
- * halves whenever it was in vain, doubles when it was not, and is tried in full now and
- * then.
+ * other programs have the cores, a spin only keeps it from running. spinrule.h says how
+ * long.
  */
 #ifndef HVI_PLANE_CPU_SPIN_H
 #define HVI_PLANE_CPU_SPIN_H
@@ -13,13 +12,11 @@
 #include <stdint.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/spinrule.h"
 #include "worker/plane/cpu/pause.h"
 
 enum {
-    HVI_SPIN_MAX_US = 100,
-    HVI_SPIN_MIN_US = 4,
     HVI_SPIN_PURE_US = 10,    /* then yield as well */
-    HVI_SPIN_TRY_EVERY = 16,  /* waits */
     HVI_SPIN_CLOCK_EVERY = 32 /* looks between two looks at the clock */
 };
 
@@ -67,13 +64,11 @@ static inline enum hvi_spin_end hvi_spin_for(int us, bool yield, bool slow,
 static inline bool hvi_spin(struct hvi_spin *s, bool slow, bool (*ready)(void *arg),
                             void *arg)
 {
-    bool full = s->waits++ % HVI_SPIN_TRY_EVERY == 0;
+    bool full = hvi_spin_in_full(&s->waits);
     enum hvi_spin_end end = hvi_spin_for(
         full ? s->max : s->us, s->yield || (s->crowded && !full), slow, ready, arg);
-    int us = end != HVI_SPIN_VAIN ? s->us * 2 : s->us / 2;
 
-    s->us = us < HVI_SPIN_MIN_US ? HVI_SPIN_MIN_US : us;
-    s->us = us > s->max ? s->max : s->us;
+    s->us = hvi_spin_next_us(s->us, end != HVI_SPIN_VAIN, s->max);
     if (full)
         s->crowded = end == HVI_SPIN_YIELDED;
     return end != HVI_SPIN_VAIN;
