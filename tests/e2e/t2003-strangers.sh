@@ -83,7 +83,7 @@ for ((i = 0; i < 500; i++)); do
 done
 while kill -0 $w0 2>/dev/null; do
     for fd in "${fds[@]}"; do
-        printf H >&"$fd" 2>/dev/null || true
+        { printf H >&"$fd"; } 2>/dev/null || true
     done
     kept=$(find "/proc/$coord/fd" -mindepth 1 2>/dev/null | wc -l)
     [ "$kept" -le 90 ] || fail "the coordinator keeps $kept descriptors"
