@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -457,6 +458,7 @@ int main(int argc, const char **argv)
 
     hvi_log_setup("hvd-coordinator", HVI_LOG_WARN);
     (void)setrlimit(RLIMIT_CORE, &no_core); /* it would hold the key */
+    prctl(PR_SET_DUMPABLE, 0);              /* a core that is piped heeds no limit */
     status = parse(argc, argv, &o);
     if (status < 0) {
         p.stdio = o.stdio != 0;

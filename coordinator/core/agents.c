@@ -110,6 +110,8 @@ void hvi_agents_message(struct hvi_core *core, struct conn *c, struct hvi_msg *m
 
 static void lose_host(struct hvi_core *core, uint64_t agent, const char *cause)
 {
+    bool any = false;
+
     for (int32_t s = 0; s < (int32_t)core->cfg.np; s++) {
         struct proc *p = &core->procs[s];
 
@@ -119,10 +121,13 @@ static void lose_host(struct hvi_core *core, uint64_t agent, const char *cause)
         if (p->state != PROC_RUNS)
             continue;
         p->state = PROC_UNKNOWN;
+        any = true;
         for (int32_t r = 0; core->phase != EP_NONE && r < core->size; r++)
             if (core->members[r].slot == s)
                 hvi_epoch_lose(core, r, cause, HVD_EPEER);
     }
+    if (any) /* who waits in hvd_init waits for them in vain */
+        hvi_form_refuse_all(core, HVD_EPEER, cause);
 }
 
 void hvi_agents_closed(struct hvi_core *core, struct conn *c, bool clean,

@@ -136,15 +136,17 @@ expect_line err "^hvdrun: .*cannot run './not-there'"
 echo "ok a rank that dies on another host: named, and its status"
 
 took=()
-for ((k = 0; k < 5; k++)); do
+for ((k = 0; k < 12; k++)); do
     hosts_exec 1 hvdrun -H host1,host2,host3,host4 sh -c 'echo ${EPOCHREALTIME:-$(date +%s.%N)}' >out 2>err || die "status $?"
     ended=$(now_ms)
     last=$(sed 's/.*://; s/[.,]//' out | sort -n | tail -n 1)
     took+=($((ended - ${last:0:13})))
 done
-median=$(printf '%s\n' "${took[@]}" | sort -n | sed -n 3p)
-[ "$median" -le 600 ] || die "the end of a job on 4 hosts took $median ms after its last rank"
-echo "ok a job on 4 hosts is over $median ms after its last rank's last word"
+# 11 ms here, and 21 at most of 20; one of the twelve may meet a busy machine
+read -r median late < <(printf '%s\n' "${took[@]}" | sort -n | sed -n '6p; 11p' | tr '\n' ' ')
+[ "$median" -le 100 ] && [ "$late" -le 300 ] ||
+    die "the end of a job on 4 hosts took $median ms (median) and $late ms after its last rank: ${took[*]}"
+echo "ok a job on 4 hosts is over $median ms (median; $late ms) after its last rank's last word"
 
 for ((k = 0; k < cycles; k++)); do
     run hosts_exec 1 hvdrun -np 4 -H host1,host2,host3,host4 true

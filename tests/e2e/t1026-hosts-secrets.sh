@@ -1,6 +1,6 @@
 #!/bin/bash
 # What others can see and do while a job runs on three hosts: the key and the environment are
-# in no command line and no log; who listens where; what another user gets at. Arguments and
+# in no command line, log, file of output, plan or core; who listens where; what another user gets at. Arguments and
 # environment of all bytes arrive unchanged; a host that is an option of ssh is refused.
 # deadline: 120
 . "$HVD_SRC/tests/e2e/lib.sh"
@@ -51,6 +51,39 @@ other kill -TERM "$worker" && die "another user ends a worker"
 for fd in $(hosts_exec 3 sh -c "ls /proc/$worker/fd"); do
     other cat "/proc/$worker/fd/$fd" && die "another user opens descriptor $fd of a worker"
 done
+# cores: a rank's has no key; the coordinator makes none, also where cores go to a program
+cat >has.c <<'END'
+#include <stdio.h>
+#include <string.h>
+
+/* has FILE HEX: those bytes are in it */
+int main(int argc, char **argv)
+{
+    static unsigned char last[64], want[64];
+    size_t n = strlen(argv[2]) / 2;
+    FILE *f = fopen(argv[1], "rb");
+    int c;
+
+    for (size_t i = 0; argc == 3 && i < n; i++)
+        sscanf(argv[2] + 2 * i, "%2hhx", &want[i]);
+    while (f != NULL && (c = getc(f)) != EOF) {
+        memmove(last, last + 1, n - 1);
+        last[n - 1] = (unsigned char)c;
+        if (c == want[n - 1] && memcmp(last, want, n) == 0)
+            return 0;
+    }
+    return f != NULL ? 1 : 2;
+}
+END
+"${CC:-cc}" -O2 -o has has.c || die "cannot compile has.c"
+if command -v gcore >/dev/null && [ -z "$HVD_E2E_CFLAGS" ]; then
+    rank=$(carrying HVD_RANK 4 | while read -r p; do [ "$(cat "/proc/$p/comm")" = steps ] && echo "$p"; done | head -n 1)
+    gcore -o core "${rank:?}" >gcore.out 2>&1 || die "no core of rank 4: $(tail -n 1 gcore.out)"
+    ./has "core.$rank" "$(printf '%s' "TOKEN=$secret" | od -An -tx1 | tr -d ' \n')" || die "the core of a rank lacks its environment"
+    ./has "core.$rank" "$key"
+    [ $? = 1 ] || die "the core of a rank has the key"
+    rm "core.$rank"
+fi
 touch enough
 await 20 "the end of the job" test -s status
 [ "$(cat status)" = 0 ] || die "status $(cat status)"
@@ -61,6 +94,21 @@ for host in 1 2 3; do
     [ -z "$(listeners $host)" ] || die "after the end host$host listens: $(listeners $host)"
 done
 await 3 "the removal of host3's runtime directory" hosts_exec 3 test ! -e "${key_file%/*}"
+TOKEN=$secret run hosts_exec 1 hvdrun --dry-run --json -H host1:2,host2:2 true
+expect_status 0
+grep -qF -- "$secret" out err && die "a plan shows the environment"
+TOKEN=$secret run hosts_exec 1 hvdrun --output-filename "$T/files" --json-events "$T/events" -H host1:2,host2:2 sh -c 'cat "$HVD_KEY_FILE" >"key.$HVD_RANK"; echo text'
+expect_status 0
+for text in "$secret" "$(cat key.0)" "$(cat key.3)"; do
+    grep -rqF -- "$text" files events out err && die "files of output show what nobody should see"
+done
+cp "$HVD_BUILD/bin/hvd-coordinator" . && chmod 755 . hvd-coordinator && mkdir -m 777 others
+setpriv --reuid=65534 --regid=65534 --clear-groups ./hvd-coordinator --np 1 --listen 127.0.0.1:0 --key-file others/key >c.out 2>c.err &
+coordinator=$!
+await 5 "the coordinator of another user" grep -qs HVD_COORDINATOR c.out
+setpriv --reuid=65534 --regid=65534 --clear-groups cat "/proc/$coordinator/environ" >/dev/null 2>&1 && die "a coordinator can be dumped"
+kill -TERM $coordinator
+wait $coordinator
 echo "ok key and environment are seen by nobody; one listener; another user gets at nothing"
 
 cat >args.c <<'END'

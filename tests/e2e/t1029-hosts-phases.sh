@@ -18,7 +18,7 @@ job() {
     local name=$1 first=$2 last=$3 ranks=$4 list
     shift 4
     list=$(seq -f "host%g:$ranks" -s, "$first" "$last")
-    rm -f "$name.status"
+    rm -f "$name.status" "$name.out" "$name.err" # not those of the job before
     (
         export JOB=$name.$$
         hosts_exec "$first" hvdrun --grace 3 -H "$list" "$@" >"$name.out" 2>"$name.err"

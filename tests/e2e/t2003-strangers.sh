@@ -27,15 +27,27 @@ cat >steps.c <<'C'
 
 int main(void)
 {
-    struct timespec pause = {0, 20 * 1000 * 1000};
+    struct timespec pause = {0, 20 * 1000 * 1000}, before, after;
     char name[16];
+    long ms;
 
     for (int i = 0; i < 150; i++) {
         int32_t v = i;
 
+        clock_gettime(CLOCK_MONOTONIC, &before);
         if (i % 50 == 0 && hvd_init(NULL) != HVD_OK) {
             fprintf(stderr, "init %d: %s\n", i, hvd_last_error());
             return 1;
+        }
+        clock_gettime(CLOCK_MONOTONIC, &after);
+        ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
+        if (i > 0 && i % 50 == 0 && ms > 1000) {
+            fprintf(stderr, "init %d took %ld ms\n", i, ms);
+            return 1;
+        }
+        if (i % 50 == 0) {
+            puts("in");
+            fflush(stdout);
         }
         snprintf(name, sizeof name, "v%d", i); /* always new: each needs the coordinator */
         if (hvd_allreduce(&v, &v, 1, HVD_INT32, HVD_SUM, name) != HVD_OK || v != 2 * i) {
@@ -62,14 +74,24 @@ for ((i = 0; i < 60; i++)); do
     head -c $((i * 40)) /dev/urandom >&3 2>/dev/null || true
     exec 3>&-
 done
-# connections that say nothing, more than the coordinator keeps
+# 500 connections that say one byte a second, many more than the coordinator keeps
+trap '' PIPE
 fds=()
-for ((i = 0; i < 150; i++)); do
+for ((i = 0; i < 500; i++)); do
     exec {fd}<>"/dev/tcp/127.0.0.1/$port" || fail "no connection $i"
     fds+=("$fd")
 done
+while kill -0 $w0 2>/dev/null; do
+    for fd in "${fds[@]}"; do
+        { printf H >&"$fd"; } 2>/dev/null || true
+    done
+    kept=$(find "/proc/$coord/fd" -mindepth 1 2>/dev/null | wc -l)
+    [ "$kept" -le 90 ] || fail "the coordinator keeps $kept descriptors"
+    sleep 1
+done
 wait $w0 || fail "rank 0 is disturbed ($?)"
 wait $w1 || fail "rank 1 is disturbed ($?)"
+[ "$(wc -l <w0.out)" = 3 ] || fail "rank 0 did not come three times"
 for fd in "${fds[@]}"; do
     exec {fd}>&-
 done

@@ -590,7 +590,10 @@ static enum hvd_status dial(struct meeting *g, const struct hvi_target *t,
     int which, fd;
     int n = ways_left(g, t, tried, where, index);
 
-    rc = hvi_dial_any("a peer", where, n, until_ms, &watch, &fd, &which, &why);
+    /* what has been read already makes no descriptor readable */
+    rc = watch.fd >= 0 && watch.called_off(watch.arg)
+             ? HVD_INPROGRESS
+             : hvi_dial_any("a peer", where, n, until_ms, &watch, &fd, &which, &why);
     if (rc == HVD_INPROGRESS) {
         g->called_off = true;
         return rc;

@@ -243,6 +243,20 @@ Test(form, of_several_that_exited_the_first_is_named, .timeout = 10)
     feed_free(f);
 }
 
+Test(form, a_lost_host_ends_the_wait_for_its_ranks, .timeout = 10)
+{
+    struct feed *f = feed_new(&(struct hvi_core_config){.np = 2, .linger_ms = -1});
+
+    feed_agent(f, 50, "a");
+    feed_agent(f, 51, "b");
+    feed_started(f, 50, 0);
+    feed_started(f, 51, 1);
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_closed(f, 51);
+    feed_has(f, "send 1 REFUSED HVD_EPEER text='the agent of host b is gone");
+    feed_free(f);
+}
+
 Test(form, refuses_all_when_static_sets_differ, .timeout = 10)
 {
     static const int32_t a[] = {0, 1}, b[] = {0};

@@ -325,6 +325,8 @@ Test(datalink, a_verdict_that_is_there_already_ends_the_meeting, .timeout = 10)
     struct hvi_listener l;
     int quiet[2];
     int fds[2] = {-1, -1};
+    struct hvi_target nobody = {
+        .rank = 1, .nways = 1, .where = {"unix:/nobody/listens/there"}};
     struct hvi_meet m = {.epoch_key = key,
                          .job_id = job,
                          .size = 2,
@@ -338,6 +340,7 @@ Test(datalink, a_verdict_that_is_there_already_ends_the_meeting, .timeout = 10)
     m.watch_fd = quiet[0];
     cr_assert_eq(hvi_listener_open(&l, -1, true, false, NULL), HVD_OK);
     cr_assert_eq(hvi_meet_run(&m, &l, NULL, 0, 1, NULL), HVD_INPROGRESS);
+    cr_assert_eq(hvi_meet_run(&m, &l, &nobody, 1, 0, NULL), HVD_INPROGRESS);
     cr_assert_gt(hvi_ms_left(m.deadline_ms), 0);
     hvi_listener_close(&l);
     close(quiet[0]);
