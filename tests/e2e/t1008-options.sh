@@ -198,7 +198,7 @@ cmp out said || die "hvdrun and python -m horovod.check differ about one Python"
 VIRTUAL_ENV=$T/venv run hvdrun --check-build
 cmp out said || die "VIRTUAL_ENV does not count"
 mkdir -p "$site/horovod/_dist/bin" && cp "$HVD_BUILD/bin/hvdrun" "$site/horovod/_dist/bin"
-cp -r "$HVD_SRC"/worker/python/horovod/{__init__,_absent,_version,check}.py "$site/horovod"
+cp -r "$HVD_SRC"/worker/python/horovod/{*.py,torch} "$site/horovod"
 LD_LIBRARY_PATH=$HVD_BUILD/lib VIRTUAL_ENV=/nowhere run "$site/horovod/_dist/bin/hvdrun" --check-build
 sed 1d out | cmp - <(sed 1d said) || die "the Python of the package does not count: $(cat out)"
 HVD_PYTHON=$T/none run hvdrun --check-build

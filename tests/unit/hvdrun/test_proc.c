@@ -212,7 +212,8 @@ static enum hvi_spawn_hold hold(const struct hvi_spawned *child)
 }
 
 /* PATH is so long that the exec takes a while: what comes meanwhile must not stop it. */
-Test(spawn, what_is_sent_before_the_exec_does_not_keep_it_from_being_held, .timeout = 20)
+Test(spawn, what_is_sent_before_the_exec_does_not_keep_it_from_being_held,
+     .timeout = 20)
 {
     static char path[120000] = "PATH=";
     char *env[] = {path, NULL};
