@@ -42,14 +42,25 @@ LDFLAGS_ALL := $(SANFLAGS) -pthread -Wl,-z,relro,-z,now $(LDFLAGS)
 LIBS_WORKER := $(shell pkg-config --libs libsodium libprotobuf-c libxxhash 2>/dev/null) -lm -ldl
 LIBS_UV := $(shell pkg-config --libs libuv jansson popt yaml-0.1 2>/dev/null) $(if $(HAVE_HWLOC),$(shell pkg-config --libs hwloc))
 LIBS_ALL := $(LIBS_UV) $(LIBS_WORKER)
-# the programs take into themselves what there is as an archive: to find and bind eight shared
-# libraries is a third of what a start costs each of them. STATIC=no: they do not
-find_lib = $(wildcard $(filter /%,$(shell $(CC) -print-file-name=$(1) 2>/dev/null)))
-prefer_archive = $(or $(call find_lib,lib$(1)_a.a),$(call find_lib,lib$(1).a),-l$(1))
-udev := $(if $(HAVE_HWLOC),$(call find_lib,libudev.so.1)) # hwloc's archive needs it
-bundled := uv jansson popt yaml sodium protobuf-c $(if $(udev),hwloc)
-LIBS_BIN := $(if $(SAN)$(filter no,$(STATIC)),$(LIBS_ALL),$(foreach l,$(LIBS_ALL),$(if \
-  $(filter $(bundled:%=-l%),$(l)),$(call prefer_archive,$(l:-l%=%)),$(l))) $(udev) -lm -ldl)
+# The programs contain what there is as an archive beside the shared library: to find and bind
+# eight of those is a third of what a start costs each. Not libsodium: its security updates
+# have to reach them. STATIC=no, after `make clean`: all shared.
+pc_uv := libuv
+pc_yaml := yaml-0.1
+pc_protobuf-c := libprotobuf-c
+find_lib = $(wildcard $(shell pkg-config --variable=libdir $(or $(pc_$(1)),$(1)) 2>/dev/null)/$(2))
+prefer_archive = $(firstword $(call find_lib,$(1),lib$(1)_a.a) $(call find_lib,$(1),lib$(1).a) -l$(1))
+# hwloc's archive needs it
+udev := $(if $(HAVE_HWLOC),$(filter /%,$(shell $(CC) -print-file-name=libudev.so.1 2>/dev/null)))
+contained := uv jansson popt yaml protobuf-c $(if $(udev),hwloc)
+LIBS_CONTAINED := $(foreach l,$(LIBS_ALL),$(if $(filter $(contained:%=-l%),$(l)),$(call \
+  prefer_archive,$(l:-l%=%)),$(l))) $(udev) -lm -ldl
+# an archive may want what this Makefile does not know of
+archives_link = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c - -x none -o /dev/null \
+  -pthread $(LDFLAGS) $(if $(HAVE_HWLOC),-Wl$(comma)-u$(comma)hwloc_topology_load) \
+  -Wl,-u,uv_spawn -Wl,-u,json_dumpf $(LIBS_CONTAINED) 2>/dev/null && echo yes)
+LIBS_BIN := $(if $(SAN)$(filter no,$(STATIC)),$(LIBS_ALL),$(if \
+  $(archives_link),$(LIBS_CONTAINED),$(LIBS_ALL)))
 
 # ---- sources: every .c of a room; programs' main files are named
 find_c = $(shell find $(1) -name '*.c' 2>/dev/null | LC_ALL=C sort)

@@ -33,8 +33,9 @@ enum hvd_status hvi_dial(const char *whom, const char *where, int64_t deadline_m
                          int *out, struct hvi_err *err);
 
 /**
- * As hvi_dial, unless watch calls it off (HVD_INPROGRESS), by whichever of several ways answers first: they are tried in this order,
- * each some time after the one before, or when that has failed.
+ * As hvi_dial, unless watch calls it off (HVD_INPROGRESS), by whichever of several ways
+ * answers first: they are tried in this order, each some time after the one before, or when
+ * that has failed.
  *
  * @param where  [n] "tcp:ADDR:PORT", addresses numeric; n at most HVI_DIAL_MAX
  * @param which  the index of the way that was taken

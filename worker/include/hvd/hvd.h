@@ -136,8 +136,7 @@ enum hvd_ready_kind {
     HVD_READY_NONE = 0,
     HVD_READY_CUSTREAM = 1, /* event is recorded on this CUstream during enqueue */
     HVD_READY_CUEVENT = 2,  /* a CUevent recorded by the caller */
-    HVD_READY_CUCTX =
-        3 /* cuCtxRecordEvent on this CUcontext; NULL: the GPU's primary */
+    HVD_READY_CUCTX = 3 /* cuCtxRecordEvent on this CUcontext; NULL: the primary one */
 };
 
 struct hvd_ready {
@@ -369,7 +368,8 @@ HVD_API enum hvd_status hvd_result_take(hvd_handle handle, void **out);
 HVD_API void hvd_buffer_free(void *data);
 /** The same, as soon as `last_use` is reached, without waiting for it: for GPU results that
  *  queued work still reads (kind CUSTREAM, CUEVENT or CUCTX; blocks where hvd_enqueue would).
- *  Up to 256 MB of such memory stay with libhvd for the next results. */
+ *  Up to 256 MB of such memory stay with libhvd for the next results. CPU memory goes at
+ *  once. Any thread. */
 HVD_API void hvd_buffer_free_after(void *data, const struct hvd_ready *last_use);
 /** alltoall: rows received from every member, [set size]; returns how many there are. */
 HVD_API int hvd_result_splits(hvd_handle handle, int64_t *out, int32_t cap);
