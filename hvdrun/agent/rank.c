@@ -40,16 +40,16 @@ static void close_timer(uv_timer_t *t, bool *open)
 static bool see_start(struct hvi_rank *r, bool over)
 {
     struct hvi_spawn_failure f = {0, 0};
-    ssize_t n = read(r->fail_fd, &f, sizeof f);
-    bool execed = n >= 0 || errno != EAGAIN;
+    ssize_t n;
 
+    if (r->debug == HVI_RANK_HELD && !over &&
+        hvi_spawn_hold(r->pid, r->fail_fd) == HVI_SPAWN_HOLD_UNSET)
+        return false;
+    n = read(r->fail_fd, &f, sizeof f);
+    if (n < 0 && errno == EAGAIN)
+        return false;
     if (n != (ssize_t)sizeof f)
         f.stage = f.error = 0;
-    if (r->debug == HVI_RANK_HELD && f.stage == 0 && !over &&
-        hvi_spawn_hold(r->pid, execed) == HVI_SPAWN_HOLD_UNSET)
-        return false;
-    if (!execed)
-        return false;
     close_poll(&r->start_poll, &r->start_poll_open);
     close_timer(&r->hold_timer, &r->hold_timer_open);
     close_fd(&r->fail_fd);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -211,7 +212,15 @@ enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned 
     return HVD_OK;
 }
 
-enum hvi_spawn_hold hvi_spawn_hold(pid_t pid, bool execed)
+/* Of a child that is stopped, so that the answer stays true. */
+static bool has_execed(int fail_fd)
+{
+    struct pollfd p = {.fd = fail_fd, .events = POLLIN};
+
+    return poll(&p, 1, 0) == 1 && (p.revents & (POLLIN | POLLHUP)) == POLLHUP;
+}
+
+enum hvi_spawn_hold hvi_spawn_hold(pid_t pid, int fail_fd)
 {
     uint64_t none = 0; /* the kernel's set of blocked signals, as programs begin */
     siginfo_t info = {.si_pid = 0};
@@ -222,7 +231,7 @@ enum hvi_spawn_hold hvi_spawn_hold(pid_t pid, bool execed)
         return HVI_SPAWN_HOLD_UNSET;
     if (info.si_code != CLD_TRAPPED)
         return HVI_SPAWN_HOLD_ENDED;
-    if (!execed || info.si_status != SIGTRAP) { /* it is going to be stopped anyway */
+    if (info.si_status != SIGTRAP || !has_execed(fail_fd)) { /* it will stop anyway */
         (void)ptrace(PTRACE_CONT, pid, NULL, NULL);
         return HVI_SPAWN_HOLD_UNSET;
     }

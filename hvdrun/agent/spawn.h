@@ -62,9 +62,9 @@ struct hvi_spawn_failure {
 enum hvd_status hvi_spawn(const struct hvi_spawn_plan *plan, struct hvi_spawned *out,
                           int *error, struct hvi_err *err);
 /** Looks at a child of plan->hold, and lets go of it once its exec has stopped it, which
- * it then stays. execed: its fail_fd had yielded the end of file before this call. To be
- * asked again until the answer is not UNSET.    Blocks  never. */
-enum hvi_spawn_hold hvi_spawn_hold(pid_t pid, bool execed);
+ * it then stays. fail_fd: the child's, of which nothing is read. To be asked again until
+ * the answer is not UNSET; then fail_fd has what it yields.    Blocks  never. */
+enum hvi_spawn_hold hvi_spawn_hold(pid_t pid, int fail_fd);
 /** A descriptor that polls readable once pid has ended; -1 with errno. */
 int hvi_pidfd_open(pid_t pid);
 /** SIGKILL to the process that it was opened for, and to no other that has its number by

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -199,16 +200,57 @@ static const char *status_of(pid_t pid, const char *name)
 
 static enum hvi_spawn_hold hold(const struct hvi_spawned *child)
 {
-    struct hvi_spawn_failure f;
     enum hvi_spawn_hold how = HVI_SPAWN_HOLD_UNSET;
 
     while (how == HVI_SPAWN_HOLD_UNSET) {
-        bool execed = read(child->fail_fd, &f, sizeof f) == 0;
-
-        how = hvi_spawn_hold(child->pid, execed);
+        how = hvi_spawn_hold(child->pid, child->fail_fd);
         poll(NULL, 0, 1);
     }
     return how;
+}
+
+/* However late the first look comes: nothing was read of fail_fd before. */
+Test(spawn, an_exec_that_has_stopped_before_anybody_looked_is_held, .timeout = 20)
+{
+    char *argv[] = {words("true"), NULL};
+    struct hvi_spawned child =
+        spawn_as((struct hvi_spawn_plan){.argv = argv, .cwd = "/", .hold = true});
+    struct hvi_spawn_failure f;
+    int status = 0;
+
+    while (status_of(child.pid, "State")[0] != 't')
+        poll(NULL, 0, 1);
+    cr_assert_eq(hvi_spawn_hold(child.pid, child.fail_fd), HVI_SPAWN_HELD);
+    cr_assert_eq(read(child.fail_fd, &f, sizeof f), 0);
+    while (status_of(child.pid, "State")[0] != 'T')
+        poll(NULL, 0, 1);
+    kill(child.pid, SIGCONT);
+    cr_assert_eq(waitpid(child.pid, &status, 0), child.pid);
+    cr_assert_eq(status, 0);
+    close(child.fail_fd);
+}
+
+/* A trap from outside while the exec has not happened: the program is run on to it. */
+Test(spawn, a_trap_before_the_exec_is_not_taken_for_it, .timeout = 20)
+{
+    struct hvi_spawn_failure f = {0, 0};
+    int pipe_fd[2], status = 0;
+    pid_t pid;
+
+    cr_assert_eq(pipe2(pipe_fd, O_CLOEXEC), 0);
+    pid = fork();
+    if (pid == 0) {
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+        raise(SIGTRAP);
+        _exit(write(pipe_fd[1], &f, sizeof f) == sizeof f ? 7 : 1);
+    }
+    close(pipe_fd[1]);
+    while (status_of(pid, "State")[0] != 't')
+        poll(NULL, 0, 1);
+    cr_assert_eq(hvi_spawn_hold(pid, pipe_fd[0]), HVI_SPAWN_HOLD_UNSET);
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+    cr_assert_eq(WEXITSTATUS(status), 7);
+    close(pipe_fd[0]);
 }
 
 /* PATH is so long that the exec takes a while: what comes meanwhile must not stop it. */
