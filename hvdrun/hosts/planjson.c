@@ -143,14 +143,16 @@ static json_t *command(const struct hvi_opts *o)
     return list;
 }
 
+/* null: passed on from the environment here, which may be a secret. */
 static json_t *environment(const struct hvi_opts *o)
 {
     json_t *all = json_object();
 
     for (size_t i = 0; i < o->nenv; i++) {
         json_t *name = text(o->env[i].name);
+        const char *value = o->env[i].passed_on ? NULL : o->env[i].value;
 
-        (void)json_object_set_new(all, json_string_value(name), text(o->env[i].value));
+        (void)json_object_set_new(all, json_string_value(name), text(value));
         json_decref(name);
     }
     return all;

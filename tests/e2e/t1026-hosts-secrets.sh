@@ -94,9 +94,13 @@ for host in 1 2 3; do
     [ -z "$(listeners $host)" ] || die "after the end host$host listens: $(listeners $host)"
 done
 await 3 "the removal of host3's runtime directory" hosts_exec 3 test ! -e "${key_file%/*}"
-TOKEN=$secret run hosts_exec 1 hvdrun --dry-run --json -H host1:2,host2:2 true
-expect_status 0
-grep -qF -- "$secret" out err && die "a plan shows the environment"
+for json in '' --json; do
+    # shellcheck disable=SC2086 # no word at all
+    TOKEN=$secret run hosts_exec 1 hvdrun --dry-run $json -x TOKEN -H host1:2,host2:2 true
+    expect_status 0
+    grep -qF TOKEN out || die "a plan does not say that TOKEN goes along"
+    grep -qF -- "$secret" out err && die "a plan shows the environment"
+done
 TOKEN=$secret run hosts_exec 1 hvdrun --output-filename "$T/files" --json-events "$T/events" -H host1:2,host2:2 sh -c 'cat "$HVD_KEY_FILE" >"key.$HVD_RANK"; echo text'
 expect_status 0
 for text in "$secret" "$(cat key.0)" "$(cat key.3)"; do
