@@ -29,6 +29,7 @@
 #include "proto/base/buf.h"
 #include "proto/base/clock.h"
 #include "proto/base/listenall.h"
+#include "proto/base/ports.h"
 #include "proto/sec/handshake.h"
 
 #define FANOUT_DEFAULT 32
@@ -269,7 +270,7 @@ static const char *way(const struct doctor *d, const struct patient *p)
 
 static void judge_start(const struct doctor *d, struct patient *p)
 {
-    char dest[2 * HVI_HOST_NAME_MAX + 2], text[HVI_SSHTEXT_MAX];
+    char dest[2 * HVI_HOST_NAME_MAX + 2], text[HVI_SSHTEXT_MAX], gone[HVI_PORTS_TEXT];
     struct hvi_ssh_failure f = {
         .host = p->host->name,
         .dest = hvi_sshargv_destination(p->host, dest, sizeof dest),
@@ -279,7 +280,8 @@ static void judge_start(const struct doctor *d, struct patient *p)
         .said = text_of(&p->err),
         .printed = text_of(&p->out),
         .port = d->opts->ssh_port,
-        .wait_status = p->wait_status};
+        .wait_status = p->wait_status,
+        .no_port = hvi_ports_gone(EADDRNOTAVAIL, gone) != NULL};
     char *fix;
 
     if (!p->host->remote) {

@@ -21,6 +21,7 @@
 #include "hvdrun/io/tail.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
+#include "proto/base/ports.h"
 
 #define SETTINGS_BYTES (64 * 1024)
 #define SETTINGS_MS 5000 /* `ssh -G` reads files, and runs what "Match exec" names */
@@ -312,9 +313,10 @@ bool hvi_job_ssh_busy(struct hvi_job_peer *p)
 char *hvi_job_ssh_text(struct hvi_job_peer *p)
 {
     const struct hvi_host *host = &p->job->plan->host[p->host];
-    char dest[DESTINATION_MAX], text[HVI_SSHTEXT_MAX];
+    char dest[DESTINATION_MAX], text[HVI_SSHTEXT_MAX], gone[HVI_PORTS_TEXT];
     struct hvi_ssh_failure f = failure_of(p);
 
+    f.no_port = hvi_ports_gone(EADDRNOTAVAIL, gone) != NULL;
     f.dest = hvi_sshargv_destination(host, dest, sizeof dest);
     return strdup(hvi_sshtext(&f, text));
 }

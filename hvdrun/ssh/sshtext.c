@@ -395,8 +395,8 @@ static char *before_up(const struct hvi_ssh_failure *f, char *out)
 {
     enum hvi_said_kind kind = kind_of(f);
 
-    if (kind == HVI_SAID_NO_PORT && strchr(f->host, ':') != NULL)
-        kind = HVI_SAID_UNSET; /* a host without IPv6 has no address for it either */
+    if (kind == HVI_SAID_NO_PORT && !f->no_port)
+        kind = HVI_SAID_UNSET; /* so says a host without IPv6 of an IPv6 address, too */
     if (kind == HVI_SAID_UNSET)
         other(f, out);
     else

@@ -18,6 +18,7 @@ struct hvi_ssh_failure {
     const char *printed; /* the last that came on stdout before any frame, or NULL */
     int port;            /* of -p; 0: not given */
     int wait_status;
+    bool no_port;  /* this host has no local port left (ports.h) */
     bool lingered; /* its output had ended, it had not: it was killed for that */
     bool up;       /* the agent had answered: the job was running there */
 };
