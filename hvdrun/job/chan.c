@@ -127,18 +127,25 @@ static void close_out(struct hvi_chan *c)
 
 static void flush(struct hvi_chan *c);
 
-static void written_cb(uv_write_t *req, int status)
+/* false: nothing more goes out. */
+static bool take_result(struct hvi_chan *c, int status)
 {
-    struct hvi_chan *c = req->data;
-
     c->write_busy = false;
     hvi_wipe(c->writing.data, c->writing.len); /* a job's first frame holds its key */
     hvi_buf_clear(&c->writing);
     if (status < 0) {
         hvi_buf_clear(&c->tx);
         close_out(c);
-        return;
     }
+    return status >= 0;
+}
+
+static void written_cb(uv_write_t *req, int status)
+{
+    struct hvi_chan *c = req->data;
+
+    if (!take_result(c, status))
+        return;
     flush(c);
     if (!c->write_busy && c->out_ending)
         close_out(c);
@@ -150,6 +157,7 @@ static void flush(struct hvi_chan *c)
 {
     struct hvi_buf swap = c->writing;
     uv_buf_t buf;
+    int rc;
 
     if (c->write_busy || !c->out_open || hvi_buf_size(&c->tx) == 0)
         return;
@@ -159,10 +167,9 @@ static void flush(struct hvi_chan *c)
                       (unsigned)hvi_buf_size(&c->writing));
     c->write_req.data = c;
     c->write_busy = true;
-    if (uv_write(&c->write_req, (uv_stream_t *)&c->out, &buf, 1, written_cb) != 0) {
-        c->write_busy = false;
-        close_out(c);
-    }
+    rc = uv_write(&c->write_req, (uv_stream_t *)&c->out, &buf, 1, written_cb);
+    if (rc != 0)
+        (void)take_result(c, rc);
 }
 
 enum hvd_status hvi_chan_open(struct hvi_chan *c, uv_loop_t *loop, int read_fd,

@@ -378,6 +378,8 @@ static void client_frame(struct hvi_chan *chan, const struct hvi_msg *msg)
         on_keys(c, msg->body);
     else
         drop(c);
+    if (c->dead) /* it may have been the last that was awaited */
+        hvi_job_check_over(c->job);
 }
 
 static void client_end(struct hvi_chan *chan, const char *why)

@@ -228,6 +228,24 @@ Test(chan, sending_to_nobody_is_silent, .timeout = 20)
     end(false);
 }
 
+/* The end to write to is one to read from. */
+Test(chan, what_cannot_even_be_begun_to_be_sent_is_no_backlog, .timeout = 20)
+{
+    struct hvi_err err = {""};
+    int fds[2], more[2];
+
+    cr_assert_eq(uv_loop_init(&loop), 0);
+    cr_assert_eq(pipe2(fds, O_CLOEXEC), 0);
+    cr_assert_eq(pipe2(more, O_CLOEXEC), 0);
+    cr_assert_eq(hvi_chan_open(&b, &loop, fds[0], more[0], &ops, &at_b, &err), HVD_OK);
+    send_output(&b, 1, "x", 1);
+    cr_assert_eq(hvi_chan_backlog(&b), 0u);
+    cr_assert_not(b.out_open);
+    end(false);
+    close(fds[1]);
+    close(more[1]);
+}
+
 Test(chan, what_does_not_fit_a_frame_is_refused, .timeout = 20)
 {
     static char big[HVI_FRAME_MAX_BYTES + 1];
