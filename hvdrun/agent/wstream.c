@@ -1,5 +1,6 @@
 #include "hvdrun/agent/wstream.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,9 +53,13 @@ static void read_rest(struct hvi_wout *o)
     if (uv_fileno((uv_handle_t *)&o->pipe, &fd) != 0)
         return;
     while (n > 0 && most >= sizeof bytes) {
-        n = read(fd, bytes, sizeof bytes);
-        if (n > 0)
-            send_output(o, bytes, (size_t)n);
+        do
+            n = read(fd, bytes, sizeof bytes);
+        while (n < 0 && errno == EINTR);
+        if (n <= 0)
+            return;
+        o->unacked += (uint64_t)n;
+        send_output(o, bytes, (size_t)n);
         most -= sizeof bytes;
     }
 }
