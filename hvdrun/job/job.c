@@ -208,8 +208,10 @@ void hvi_job_check_over(struct hvi_job *j)
     hvi_job_conclude(j);
     if (hvi_job_io_idle(j))
         hvi_job_tell_lost(j);
-    if (hvi_job_io_idle(j) && hvi_job_debug_idle(j) &&
-        hvi_job_events_done(j)) /* also of those lines */
+    if (!hvi_job_io_idle(j) || !hvi_job_debug_idle(j) || !hvi_job_events_done(j))
+        return;
+    hvi_job_tell_lost_events(j);
+    if (j->phase == HVI_JOB_ENDING && hvi_job_io_idle(j)) /* also of those lines */
         close_all(j);
 }
 

@@ -122,7 +122,7 @@ struct hvi_job {
     int file_error; /* the first of a file's, an errno; 0: none */
     char file_name[64];
     uint64_t file_lost_bytes;
-    bool told_lost;
+    bool told_lost, told_lost_events;
     bool *hidden; /* [np] of mux, or NULL */
     struct hvi_job_events events;
     struct hvi_job_debug *debug; /* NULL: no rank is to be debugged */
@@ -164,6 +164,9 @@ void hvi_job_input_acked(struct hvi_job *j, int rank, uint64_t bytes);
 void hvi_job_flush(struct hvi_job *j);
 /** Names, once, what could not be written; then the status is not 0. */
 void hvi_job_tell_lost(struct hvi_job *j);
+/** The same of events, once their last one is written; the status stays: they are no
+ * output of the job. */
+void hvi_job_tell_lost_events(struct hvi_job *j);
 
 /* jobend.c */
 /** Something went wrong: the verdict follows once it has settled; now: at once. */

@@ -260,7 +260,14 @@ void hvi_job_tell_lost(struct hvi_job *j)
                     (unsigned long long)j->file_lost_bytes);
     if (lost && j->status <= 0)
         j->status = HVI_EXIT_LAUNCHER;
-    if (j->events.begun && lost_some(&j->events.sink)) /* no output of the job */
+}
+
+void hvi_job_tell_lost_events(struct hvi_job *j)
+{
+    if (j->told_lost_events)
+        return;
+    j->told_lost_events = true;
+    if (j->events.begun && lost_some(&j->events.sink))
         hvi_job_say(j, "--json-events: %s: %llu bytes were lost",
                     strerror(j->events.sink.error),
                     (unsigned long long)j->events.sink.lost_bytes);

@@ -58,6 +58,17 @@ expect_line err '^hvdrun: --json-events: No space left on device: [0-9]+ bytes w
 [ "$(wc -l <err)" = 1 ] || die "not one line"
 echo "ok events that cannot be written are said to be lost"
 
+# the disk is full with the very last line: a file may not be longer than 64 KiB
+run hvdrun --json-events events -np 1 true
+before=$(($(wc -c <events) - $(tail -n 1 events | wc -c) / 2))
+head -c $((65536 - before)) /dev/zero >full
+run bash -c 'trap "" XFSZ && ulimit -f 64 && exec hvdrun --json-events fd:8 -np 1 true' 8>>full
+expect_status 0
+[ "$(wc -c <full)" = 65536 ] || die "the file is not full"
+expect_line err '^hvdrun: --json-events: File too large: [0-9]+ bytes were lost$'
+[ "$(wc -l <err)" = 1 ] || die "not one line"
+echo "ok so is the last of them"
+
 exec 6<>fifo # filled, and nobody reads
 dd if=/dev/zero bs=64k count=16 oflag=nonblock of=fifo 2>/dev/null
 run hvdrun -np 2 --json-events fd:6 true
