@@ -10,8 +10,9 @@ hosts_up 12
 compile "$HVD_SRC/tests/e2e/mixed.c" mixed
 rounds=3 cuts=1
 [ "${HVD_SOAK:-0}" = 1 ] && rounds=100 cuts=50
-RANDOM=${HVD_SEED:-$(($(date +%s) % 30000))}
-echo "HVD_SEED=$RANDOM"
+seed=${HVD_SEED:-$(($(date +%s) % 30000))}
+RANDOM=$seed
+echo "HVD_SEED=$seed"
 
 # Start a job on hosts FIRST to LAST. $1 = its name, rest: FIRST LAST RANKS_PER_HOST PROGRAM...
 job() {
