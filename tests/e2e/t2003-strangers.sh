@@ -76,6 +76,7 @@ for ((i = 0; i < 60; i++)); do
 done
 # 500 connections that say one byte a second, many more than the coordinator keeps
 trap '' PIPE
+counted=0
 fds=()
 for ((i = 0; i < 500; i++)); do
     exec {fd}<>"/dev/tcp/127.0.0.1/$port" || fail "no connection $i"
@@ -86,6 +87,8 @@ while kill -0 $w0 2>/dev/null; do
         { printf H >&"$fd"; } 2>/dev/null || true
     done
     kept=$(find "/proc/$coord/fd" -mindepth 1 2>/dev/null | wc -l)
+    # it shows them only to root: it holds a key
+    if [ "$kept" -ge 3 ]; then counted=1; fi
     [ "$kept" -le 90 ] || fail "the coordinator keeps $kept descriptors"
     sleep 1
 done
@@ -101,4 +104,8 @@ wait $coord || status=$?
 lines=$(wc -l <c.err)
 [ "$lines" -ge 1 ] && [ "$lines" -le 15 ] || fail "$lines lines about strangers"
 grep -qv 'turned away' c.err && fail "something else than 'turned away' was said"
+if [ $counted = 0 ]; then
+    [ "$(id -u)" != 0 ] || fail "the coordinator's descriptors cannot be counted"
+    echo "not checked: how many descriptors the coordinator keeps; only root sees them"
+fi
 echo "strangers harm nobody ($lines lines)"
