@@ -22,6 +22,8 @@ export HVD_SRC HVD_BUILD PATH="$HVD_BUILD/bin:$PATH" HVD_E2E_CFLAGS=
 for name in $(compgen -e | grep -E '^(FLUX_URI|SLURMD?_.*|PBS_.*|LSB_.*|CSM_ALLOCATION_ID|PE_HOSTFILE|.*HYDRA_HOST_FILE|.*_default_hostfile|KUBERNETES_SERVICE_HOST)$'); do
     unset "$name"
 done
+# nor is the Python of whoever runs them
+unset VIRTUAL_ENV HVD_PYTHON HOROVOD_PYTHON PYTHONPATH PYTHONHOME
 export NO_COLOR=1 # what a test compares has no colors, on a terminal either
 
 results=/dev/null
