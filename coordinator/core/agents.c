@@ -43,6 +43,12 @@ static bool own_slot(struct hvi_core *core, struct conn *c, int32_t slot)
     return true;
 }
 
+static void forget_loss(struct proc *p)
+{
+    free(p->lost);
+    p->lost = NULL;
+}
+
 static void rank_started(struct hvi_core *core, struct conn *c,
                          const Hvi__RankStarted *m)
 {
@@ -51,6 +57,7 @@ static void rank_started(struct hvi_core *core, struct conn *c,
     if (!own_slot(core, c, m->rank))
         return;
     p = &core->procs[m->rank];
+    forget_loss(p);
     p->state = PROC_RUNS;
     p->pid = m->pid;
     p->agent = c->id;
@@ -81,6 +88,7 @@ static void rank_exited(struct hvi_core *core, struct conn *c, const Hvi__RankEx
     if (!own_slot(core, c, m->rank))
         return;
     p = &core->procs[m->rank];
+    forget_loss(p);
     p->state = PROC_EXITED;
     p->nth = ++core->nexits;
     p->pid = m->pid;
@@ -110,8 +118,6 @@ void hvi_agents_message(struct hvi_core *core, struct conn *c, struct hvi_msg *m
 
 static void lose_host(struct hvi_core *core, uint64_t agent, const char *cause)
 {
-    bool any = false;
-
     for (int32_t s = 0; s < (int32_t)core->cfg.np; s++) {
         struct proc *p = &core->procs[s];
 
@@ -120,14 +126,14 @@ static void lose_host(struct hvi_core *core, uint64_t agent, const char *cause)
         p->agent = 0;
         if (p->state != PROC_RUNS)
             continue;
-        p->state = PROC_UNKNOWN;
-        any = true;
+        p->state = PROC_LOST;
+        p->nth = ++core->nexits;
+        p->lost = hvi_core_strdup(core, cause);
         for (int32_t r = 0; core->phase != EP_NONE && r < core->size; r++)
             if (core->members[r].slot == s)
                 hvi_epoch_lose(core, r, cause, HVD_EPEER);
     }
-    if (any) /* who waits in hvd_init waits for them in vain */
-        hvi_form_refuse_all(core, HVD_EPEER, cause);
+    hvi_form_check_exited(core); /* who waits for them waits in vain */
 }
 
 void hvi_agents_closed(struct hvi_core *core, struct conn *c, bool clean,

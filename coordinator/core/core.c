@@ -122,6 +122,8 @@ void hvi_core_free(struct hvi_core *core)
     for (int32_t i = 0; i < core->nserved; i++)
         free(core->served[i].host);
     free(core->served);
+    for (uint32_t s = 0; core->procs != NULL && s < core->cfg.np; s++)
+        free(core->procs[s].lost);
     free(core->procs);
     free(core->slots);
     free(core->free_ids);

@@ -225,8 +225,8 @@ static void add_slot_host(struct text *t, const struct hvi_core *core, int32_t s
         hvi_text_add(t, " (host %s)", core->cfg.hosts[slot]);
 }
 
-/* The rank whose exit keeps the job from forming, -1: none. Of several the first: the
- * others may have ended for want of it. */
+/* The rank whose end keeps the job from forming, -1: none. Of several the first: the
+ * others may have ended for want of it. One that waits on a lost host is lost too. */
 static int32_t first_exited(const struct hvi_core *core)
 {
     int32_t n = wanted_size(core), first = -1;
@@ -235,8 +235,11 @@ static int32_t first_exited(const struct hvi_core *core)
         int32_t slot = wanted_slot(core, i);
         const struct proc *p = &core->procs[slot];
 
-        if (p->state == PROC_EXITED && !waits(core, slot) &&
-            (first < 0 || p->nth < core->procs[first].nth))
+        if (p->state != PROC_EXITED && p->state != PROC_LOST)
+            continue;
+        if (first >= 0 && p->nth > core->procs[first].nth)
+            continue;
+        if (p->state == PROC_LOST || !waits(core, slot))
             first = slot;
     }
     return first;
@@ -245,12 +248,16 @@ static int32_t first_exited(const struct hvi_core *core)
 void hvi_form_check_exited(struct hvi_core *core)
 {
     struct text t = {.n = 0};
-    int32_t slot = core->nwaiting > 0 ? first_exited(core) : -1;
+    int32_t slot = core->nwaiting > 0 && core->nexits > 0 ? first_exited(core) : -1;
     const struct proc *p;
 
     if (slot < 0)
         return;
     p = &core->procs[slot];
+    if (p->state == PROC_LOST) { /* that was told when it was lost */
+        hvi_form_refuse_all(core, HVD_EPEER, p->lost != NULL ? p->lost : "lost");
+        return;
+    }
     hvi_text_add(&t, "the job cannot start: ");
     add_slot_host(&t, core, slot);
     hvi_text_add(&t, " ");
@@ -282,6 +289,8 @@ static void add_missing(struct text *t, const struct hvi_core *core, int32_t slo
         hvi_text_add(t, ": refused: %s", p->refused);
     else if (p->state == PROC_EXITED)
         hvi_text_add(t, ": exited");
+    else if (p->state == PROC_LOST)
+        hvi_text_add(t, ": its host is lost");
     else if (p->state == PROC_RUNS)
         hvi_text_add(t, ": pid %d runs, but has not called hvd_init", p->pid);
     else

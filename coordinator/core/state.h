@@ -71,7 +71,7 @@ struct conn {
 };
 
 /* ---- what agents say about the slots of the plan */
-enum proc_state { PROC_UNKNOWN = 0, PROC_RUNS, PROC_EXITED };
+enum proc_state { PROC_UNKNOWN = 0, PROC_RUNS, PROC_EXITED, PROC_LOST };
 
 /* A rank of the last epoch, to know it again. */
 struct served {
@@ -84,7 +84,8 @@ struct proc {
     enum proc_state state;
     int32_t pid, wait_status;
     uint64_t agent;   /* connection that started it, 0: none */
-    uint64_t nth;     /* it was the nth to exit */
+    uint64_t nth;     /* it was the nth to exit or to be lost */
+    char *lost;       /* LOST: why, owned */
     bool served;      /* was in an epoch */
     char refused[96]; /* why its last HELLO was refused, "" */
 };

@@ -37,23 +37,35 @@ static bool none_left(void)
     return none;
 }
 
+/* " from N to M"; "" where /proc does not tell. */
+static void port_range(char *out, size_t n)
+{
+    FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+    int first, last;
+
+    out[0] = '\0';
+    if (f == NULL)
+        return;
+    if (fscanf(f, "%d %d", &first, &last) == 2)
+        snprintf(out, n, " from %d to %d", first, last);
+    fclose(f);
+}
+
 const char *hvi_ports_gone(int error, char out[HVI_PORTS_TEXT])
 {
-    FILE *f;
+    int kept = errno; /* the caller's next words are often strerror(errno) */
     char host[64] = "this host";
-    int first = 0, last = 0;
+    char range[40];
+    bool none = (error == EADDRNOTAVAIL || error == EADDRINUSE) && none_left();
 
-    if ((error != EADDRNOTAVAIL && error != EADDRINUSE) || !none_left())
-        return NULL;
-    (void)gethostname(host, sizeof host - 1);
-    f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
-    if (f != NULL && fscanf(f, "%d %d", &first, &last) != 2)
-        first = last = 0;
-    if (f != NULL)
-        fclose(f);
-    snprintf(out, HVI_PORTS_TEXT,
-             "host %s has no local port left: all from %d to %d are in use; end what "
-             "holds them, or widen the range (sysctl net.ipv4.ip_local_port_range)",
-             host, first, last);
-    return out;
+    if (none) {
+        (void)gethostname(host, sizeof host - 1);
+        port_range(range, sizeof range);
+        snprintf(out, HVI_PORTS_TEXT,
+                 "host %s has no local port left: all%s are in use; end what "
+                 "holds them, or widen the range (sysctl net.ipv4.ip_local_port_range)",
+                 host, range);
+    }
+    errno = kept;
+    return none ? out : NULL;
 }

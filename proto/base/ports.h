@@ -13,7 +13,8 @@ enum { HVI_PORTS_TEXT = 256 };
  * @param error  errno of connect(), or of bind() to any port
  * @param out    the words, with this host's name and what to do; one line
  *
- * Returns  out when this host has no port left; else NULL.    Blocks  never.
+ * Returns  out when this host has no port left; else NULL; errno stays.
+ * Blocks   never.
  */
 const char *hvi_ports_gone(int error, char out[HVI_PORTS_TEXT]);
 

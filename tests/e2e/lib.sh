@@ -34,6 +34,15 @@ refuse_line() { ! grep -qE -- "$2" "$T/$1" || die "a line of $1 matches: $2"; }
 # The last run took at most $1 ms
 expect_within() { [ "$took_ms" -le "$1" ] || die "took $took_ms ms, more than $1"; }
 
+# How long this machine now takes for what takes it 100 alone, 100 to 500: the time of a loop (some
+# 50 ms) by what it had of a CPU. Limits grow by it. Ask when nothing of the test itself runs.
+slowed() {
+    local TIMEFORMAT='%R %U %S' real user sys i percent
+    read -r real user sys < <({ time for ((i = 0; i < 20000; i++)); do :; done; } 2>&1)
+    percent=$((10#${real/[.,]/} * 100 / (10#${user/[.,]/} + 10#${sys/[.,]/} + 1)))
+    echo $((percent < 100 ? 100 : percent > 500 ? 500 : percent))
+}
+
 # Wait until a command succeeds. $1 = seconds, $2 = what is awaited, $3... = command
 await() {
     local until=$(($(now_ms) + $1 * 1000)) what=$2

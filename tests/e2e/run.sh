@@ -22,6 +22,8 @@ export HVD_SRC HVD_BUILD PATH="$HVD_BUILD/bin:$PATH" HVD_E2E_CFLAGS=
 for name in $(compgen -e | grep -E '^(FLUX_URI|SLURMD?_.*|PBS_.*|LSB_.*|CSM_ALLOCATION_ID|PE_HOSTFILE|.*HYDRA_HOST_FILE|.*_default_hostfile|KUBERNETES_SERVICE_HOST)$'); do
     unset "$name"
 done
+# nor is the Python of whoever runs them
+unset VIRTUAL_ENV HVD_PYTHON HOROVOD_PYTHON PYTHONPATH PYTHONHOME
 export NO_COLOR=1 # what a test compares has no colors, on a terminal either
 
 results=/dev/null
@@ -44,17 +46,25 @@ case $HVD_BUILD in
 esac
 [ "${HVD_SOAK:-0}" = 1 ] && slower=100
 
-# Processes that carry this test's mark in their environment. $1 = mark
+# Processes that carry this test's mark in their environment, and coordinators of its session:
+# they hold a key, and show their environment only to root. $1 = mark, $2 = session
 leftovers() {
-    # a zombie has an empty environ and is not counted
-    grep -lzx "HVD_E2E_MARK=$1" /proc/[0-9]*/environ 2>/dev/null |
-        sed 's|/proc/\([0-9]*\)/environ|\1|'
+    local file state session
+    {
+        # a zombie has an empty environ and is not counted
+        grep -lzx "HVD_E2E_MARK=$1" /proc/[0-9]*/environ 2>/dev/null
+        grep -lx hvd-coordinator /proc/[0-9]*/comm 2>/dev/null | while read -r file; do
+            read -r state _ _ session _ < <(sed 's/.*) //' "${file%comm}stat" 2>/dev/null)
+            [ "$session" = "$2" ] && [ "$state" != Z ] && echo "$file"
+        done
+    } | sed 's|/proc/\([0-9]*\)/.*|\1|' | sort -u
 }
 
-# Wait up to 3 s for the test's processes to go; prints what stays, and kills it. $1 = mark
+# Wait up to 3 s for the test's processes to go; prints what stays, and kills it.
+# $1 = mark, $2 = session
 reap_leftovers() {
     local pids pid until=$((SECONDS + 3))
-    while pids=$(leftovers "$1") && [ -n "$pids" ] && [ $SECONDS -lt $until ]; do
+    while pids=$(leftovers "$1" "$2") && [ -n "$pids" ] && [ $SECONDS -lt $until ]; do
         sleep 0.1
     done
     for pid in $pids; do
@@ -96,11 +106,12 @@ run_one() {
     (
         cd "$T" || exit 1
         [ -z "$HVD_E2E_CFLAGS" ] || sanitizer_options "$T.san"
-        T=$T HVD_E2E_MARK=$mark timeout -k 5 "$deadline" bash "$script" </dev/null >"$log" 2>&1
+        echo $BASHPID >"$T.session"
+        T=$T HVD_E2E_MARK=$mark exec setsid timeout -k 5 "$deadline" bash "$script" </dev/null >"$log" 2>&1
     )
     status=$?
     took=$((SECONDS - took))
-    left=$(reap_leftovers "$mark")
+    left=$(reap_leftovers "$mark" "$(cat "$T.session")")
     sanitizer=$(cat "$T".san.* 2>/dev/null | grep -m1 -E '^SUMMARY|runtime error')
     cat "$T".san.* >>"$log" 2>/dev/null
     if [ $status = 124 ] || [ $status = 137 ]; then
@@ -123,7 +134,7 @@ run_one() {
     else
         status=0
     fi
-    rm -rf "$T" "$log" "$T".san.*
+    rm -rf "$T" "$log" "$T.session" "$T".san.*
     return $status
 }
 

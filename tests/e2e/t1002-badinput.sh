@@ -110,10 +110,13 @@ echo "ok more arguments or variables than a message may have: the limit is named
     expect_status 125
     expect_line err '^hvdrun: hvd-coordinator is neither beside hvdrun .* nor on PATH'
     [ "$(wc -l <err)" = 1 ] || die "not one line"
-    run unshare -m sh -c 'mount -t tmpfs none /proc && exec ./hvdrun -np 1 true'
-    # who may not mount has not come there; a sanitizer has a status of its own
-    if grep -q '^hvdrun' err; then
-        expect_line err '^hvdrun: hvd-coordinator is not on PATH, .* is /proc mounted\?$'
+    if unshare -m mount -t tmpfs none /proc 2>/dev/null; then
+        run unshare -m sh -c 'mount -t tmpfs none /proc && exec ./hvdrun -np 1 true'
+        # a sanitizer has a status of its own, or does not start
+        [ -n "$HVD_E2E_CFLAGS" ] && ! grep -q '^hvdrun' err ||
+            expect_line err '^hvdrun: hvd-coordinator is not on PATH, .* is /proc mounted\?$'
+    else
+        echo "not checked: hvdrun without /proc; nothing can be mounted here"
     fi
 ) || exit 1
 echo "ok helpers missing: status 125"

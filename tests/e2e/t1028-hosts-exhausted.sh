@@ -31,7 +31,6 @@ agent() {
 }
 
 # ---- open files
-# ---- open files
 agent 'ulimit -n 20'
 ends "open files of an agent" 125 'host2: .*' --agent-path "$T/agent" -H host1:2,host2:2 true
 expect_line err 'the limit of 20 open files is too small for hvd-agent, which needs [0-9]+; raise it \(ulimit -n\)'

@@ -10,8 +10,9 @@ hosts_up 12
 compile "$HVD_SRC/tests/e2e/mixed.c" mixed
 rounds=3 cuts=1
 [ "${HVD_SOAK:-0}" = 1 ] && rounds=100 cuts=50
-RANDOM=${HVD_SEED:-$(($(date +%s) % 30000))}
-echo "HVD_SEED=$RANDOM"
+seed=${HVD_SEED:-$(($(date +%s) % 30000))}
+RANDOM=$seed
+echo "HVD_SEED=$seed"
 
 # Start a job on hosts FIRST to LAST. $1 = its name, rest: FIRST LAST RANKS_PER_HOST PROGRAM...
 job() {
@@ -30,12 +31,14 @@ gone() { [ -z "$(ranks_of "$1")" ]; }
 longest=0
 # Each of the $2 survivors of job $1 has had its error, at most $3 ms after its call. In the first
 # init, which waits for all ranks, before the grace time was over: they ignore SIGTERM.
+# All jobs are over: what slows the machine then is not ours.
 errors_in_time() {
-    local name=$1 got ms
+    local name=$1 got ms most=$3
     got=$(grep -cE ': (init|join|shutdown|barrier|broadcast|(large )?all[a-z]*|reducescatter): -[0-9]+ after [0-9]+ ms: ' "$name.out")
     [ "$got" -ge "$2" ] || { cat "$name.out" "$name.err"; die "$name: $got of $2 survivors have an error"; }
     for ms in $(sed -n '/rank -1: init/d; s/.*: -[0-9]* after \([0-9]*\) ms: .*/\1/p' "$name.out"); do
-        [ "$ms" -le "$3" ] || { cat "$name.out" "$name.err"; die "$name: a call returned after $ms ms"; }
+        [ "$ms" -le "$most" ] || most=$(($3 * $(slowed) / 100))
+        [ "$ms" -le "$most" ] || { cat "$name.out" "$name.err"; die "$name: a call returned after $ms ms"; }
         [ "$ms" -le $longest ] || longest=$ms
     done
 }
@@ -54,6 +57,10 @@ at_points() {
     k=0
     for point in "$@"; do
         await 20 "the end of the job with $point, plane $plane" test -s "point$k.status"
+        k=$((k + 1))
+    done
+    k=0
+    for point in "$@"; do
         [ "$(cat "point$k.status")" = 137 ] || { cat point$k.out point$k.err; die "$point: status $(cat "point$k.status")"; }
         grep -qE '^hvdrun: rank 3 on host[0-9]+ \(pid [0-9]+\) was killed' point$k.err || { cat point$k.err; die "$point: rank 3 is not named"; }
         errors_in_time "point$k" 5 1500
@@ -77,8 +84,8 @@ for ((i = 0; i < rounds; i++)); do
         victim=$(ranks_of any$k | shuf -n 1)
         kill -KILL "${victim:?}" || die "any$k is over: $(cat any$k.err)"
     done
+    for k in 0 1 2 3; do await 10 "the end of job any$k" test -s any$k.status; done
     for k in 0 1 2 3; do
-        await 10 "the end of job any$k" test -s any$k.status
         [ "$(cat any$k.status)" = 137 ] || { cat any$k.out any$k.err; die "any$k: status $(cat any$k.status)"; }
         errors_in_time any$k 5 1500
     done
@@ -95,8 +102,8 @@ for ((i = 0; i < cuts; i++)); do
         sleep "0.$(printf %03d $((RANDOM % 300)))"
         hosts_unplug $((k * 3 + 3))
     done
+    for k in 0 1 2 3; do await 15 "the end of job cut$k" test -s cut$k.status; done
     for k in 0 1 2 3; do
-        await 15 "the end of job cut$k" test -s cut$k.status
         [ "$(cat cut$k.status)" = 125 ] || { cat cut$k.out cut$k.err; die "cut$k: status $(cat cut$k.status)"; }
         grep -qE "^hvdrun: .*host$((k * 3 + 3))" cut$k.err || { cat cut$k.err; die "cut$k: its host is not named"; }
         errors_in_time cut$k 4 5000

@@ -2,6 +2,7 @@
 # deadline: 60
 # Garbage, half a hello, floods and port scans on the coordinator's listener: the job runs on
 # undisturbed, and the log stays short.
+. "$HVD_SRC/tests/e2e/lib.sh"
 set -eu
 fail() {
     echo "not so: $*"
@@ -41,12 +42,8 @@ int main(void)
         }
         clock_gettime(CLOCK_MONOTONIC, &after);
         ms = (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000;
-        if (i > 0 && i % 50 == 0 && ms > 1000) {
-            fprintf(stderr, "init %d took %ld ms\n", i, ms);
-            return 1;
-        }
         if (i % 50 == 0) {
-            puts("in");
+            printf("in after %ld ms\n", i > 0 ? ms : 0); /* the first waits for the other */
             fflush(stdout);
         }
         snprintf(name, sizeof name, "v%d", i); /* always new: each needs the coordinator */
@@ -76,6 +73,7 @@ for ((i = 0; i < 60; i++)); do
 done
 # 500 connections that say one byte a second, many more than the coordinator keeps
 trap '' PIPE
+counted=0 slow=100
 fds=()
 for ((i = 0; i < 500; i++)); do
     exec {fd}<>"/dev/tcp/127.0.0.1/$port" || fail "no connection $i"
@@ -86,12 +84,19 @@ while kill -0 $w0 2>/dev/null; do
         { printf H >&"$fd"; } 2>/dev/null || true
     done
     kept=$(find "/proc/$coord/fd" -mindepth 1 2>/dev/null | wc -l)
+    # it shows them only to root: it holds a key
+    if [ "$kept" -ge 3 ]; then counted=1; fi
     [ "$kept" -le 90 ] || fail "the coordinator keeps $kept descriptors"
+    now=$(slowed)
+    [ "$now" -le $slow ] || slow=$now
     sleep 1
 done
 wait $w0 || fail "rank 0 is disturbed ($?)"
 wait $w1 || fail "rank 1 is disturbed ($?)"
 [ "$(wc -l <w0.out)" = 3 ] || fail "rank 0 did not come three times"
+for ms in $(sed -n 's/^in after \([0-9]*\) ms$/\1/p' w0.out w1.out); do
+    [ "$ms" -le $((10 * slow)) ] || fail "a hvd_init took $ms ms (all takes $slow %)"
+done
 for fd in "${fds[@]}"; do
     exec {fd}>&-
 done
@@ -101,4 +106,8 @@ wait $coord || status=$?
 lines=$(wc -l <c.err)
 [ "$lines" -ge 1 ] && [ "$lines" -le 15 ] || fail "$lines lines about strangers"
 grep -qv 'turned away' c.err && fail "something else than 'turned away' was said"
+if [ $counted = 0 ]; then
+    [ "$(id -u)" != 0 ] || fail "the coordinator's descriptors cannot be counted"
+    echo "not checked: how many descriptors the coordinator keeps; only root sees them"
+fi
 echo "strangers harm nobody ($lines lines)"

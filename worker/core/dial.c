@@ -133,10 +133,12 @@ static enum hvd_status dial_unix(const char *whom, const char *path,
         if (error == 0)
             return HVD_OK;
         if (!try_again(error) || hvi_ms_left(deadline_ms) == 0)
-            return failed(whom, path, error, err);
-        if (pause_before_retry(watch) != 0)
-            return HVD_INPROGRESS;
+            break;
+        error = pause_before_retry(watch);
+        if (error != 0)
+            break;
     }
+    return failed(whom, path, error, err);
 }
 
 static enum hvd_status split(const char *text, char host[HOST_MAX], char port[PORT_MAX],
@@ -250,7 +252,7 @@ static int begin(const char *where, int *out)
 
 static void note_error(struct race *r, int error)
 {
-    if (r->error == 0 || error == EMFILE || error == ENFILE || error == ECANCELED)
+    if (r->error == 0 || error == EMFILE || error == ENFILE)
         r->error = error;
     r->next_ms = 0; /* at once */
 }
@@ -308,10 +310,10 @@ static int run_race(struct race *r, int64_t deadline_ms, int *out, int *which)
         if (r->started < r->n && r->next_ms < until)
             until = r->next_ms;
         error = wait_for(r->p, r->started, until, r->watch);
-        if (error != 0)
-            note_error(r, error);
-        if (error == ECANCELED)
+        if (error != 0) { /* called off, or poll() fails and would again */
+            r->error = error;
             break;
+        }
         won = look(r, which) || start_due(r, which);
     }
     for (int i = 0; i < r->started; i++)
@@ -347,8 +349,9 @@ enum hvd_status hvi_dial_any(const char *whom, const char *const where[], int n,
             error = last; /* the time was over: what it was before tells more */
         if (!try_again(error) || hvi_ms_left(deadline_ms) == 0)
             break;
-        if (pause_before_retry(watch) != 0)
-            return HVD_INPROGRESS;
+        error = pause_before_retry(watch);
+        if (error != 0)
+            break;
     }
     snprintf(also, sizeof also, "and %d other %s", n - 1, n == 2 ? "way" : "ways");
     rc = failed(whom, where[0], error, err);

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("mypy")
 HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.normpath(os.path.join(HERE, "..", "..", "..", "worker", "python"))
 
 
 def test_mypy(tmp_path):
@@ -16,7 +17,7 @@ def test_mypy(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--follow-imports=silent", "--no-error-summary",
          "--cache-dir", str(tmp_path)] + files,
-        env=dict(os.environ, MYPYPATH=os.environ.get("PYTHONPATH", "")),
+        env=dict(os.environ, MYPYPATH=PACKAGE),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said = done.stdout.decode()
     assert "right.py" not in said, said

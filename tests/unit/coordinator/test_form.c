@@ -257,6 +257,48 @@ Test(form, a_lost_host_ends_the_wait_for_its_ranks, .timeout = 10)
     feed_free(f);
 }
 
+Test(form, refuses_who_comes_after_a_host_was_lost, .timeout = 10)
+{
+    static const int32_t with[] = {0, 2}, without[] = {0, 1};
+    struct feed *f = feed_new(&(struct hvi_core_config){.np = 3, .linger_ms = -1});
+
+    feed_agent(f, 50, "a");
+    feed_agent(f, 51, "b");
+    feed_started(f, 50, 0);
+    feed_started(f, 50, 1);
+    feed_started(f, 51, 2);
+    feed_closed(f, 51);
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_has(f, "send 1 REFUSED HVD_EPEER text='the agent of host b is gone");
+    feed_hello(f, 2, &(struct feed_hello){.want = 0, .ranks = with, .nranks = 2});
+    feed_has(f, "send 2 REFUSED HVD_EPEER text='the agent of host b is gone");
+    feed_hello(f, 3, &(struct feed_hello){.want = 2}); /* it lives, its keeper not */
+    feed_has(f, "send 3 REFUSED HVD_EPEER text='the agent of host b is gone");
+    feed_forget(f);
+    feed_hello(f, 4, &(struct feed_hello){.want = 0, .ranks = without, .nranks = 2});
+    feed_hello(f, 5, &(struct feed_hello){.want = 1, .ranks = without, .nranks = 2});
+    feed_has(f, "send 4 WELCOME epoch=1 attempt=1 plane=1 rank=0/2");
+    feed_free(f);
+}
+
+Test(form, a_lost_host_leaves_a_job_without_it_alone, .timeout = 10)
+{
+    static const int32_t without[] = {0, 1};
+    struct feed *f = feed_new(&(struct hvi_core_config){.np = 3, .linger_ms = -1});
+
+    feed_agent(f, 50, "a");
+    feed_agent(f, 51, "b");
+    feed_started(f, 50, 0);
+    feed_started(f, 50, 1);
+    feed_started(f, 51, 2);
+    feed_hello(f, 4, &(struct feed_hello){.want = 0, .ranks = without, .nranks = 2});
+    feed_closed(f, 51);
+    feed_is(f, "");
+    feed_hello(f, 5, &(struct feed_hello){.want = 1, .ranks = without, .nranks = 2});
+    feed_has(f, "send 4 WELCOME epoch=1 attempt=1 plane=1 rank=0/2");
+    feed_free(f);
+}
+
 Test(form, refuses_all_when_static_sets_differ, .timeout = 10)
 {
     static const int32_t a[] = {0, 1}, b[] = {0};

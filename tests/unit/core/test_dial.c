@@ -1,10 +1,13 @@
 #include "test.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -110,5 +113,74 @@ Test(dial, no_answer_ends_at_the_deadline, .timeout = 20)
     cr_assert(hvi_now_ms() - began < 5000);
     while (n > 0)
         close(kept[--n]);
+    close(fd);
+}
+
+static void limit_files(rlim_t n)
+{
+    struct rlimit limit;
+
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = n;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* From now on poll() is EINVAL. */
+static bool spoil_poll(void *arg)
+{
+    (void)arg;
+    limit_files(0);
+    return false;
+}
+
+Test(dial, a_poll_that_fails_is_not_called_off, .timeout = 10)
+{
+    static const char *const unix_way[] = {"unix:/nowhere/at/all"};
+    static const char *const tcp_way[] = {"127.0.0.1:1"};
+    const char *const *const ways[] = {unix_way, tcp_way};
+    struct rlimit kept;
+    int ends[2];
+
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &kept), 0);
+    cr_assert(pipe(ends) == 0 && write(ends[1], "x", 1) == 1);
+    for (int i = 0; i < 2; i++) {
+        struct hvi_dial_watch watch = {.fd = ends[0], .called_off = spoil_poll};
+        struct hvi_err err = {{0}};
+        int fd = -1, which;
+        enum hvd_status rc = hvi_dial_any("the moon", ways[i], 1, hvi_now_ms() + 5000,
+                                          &watch, &fd, &which, &err);
+
+        limit_files(kept.rlim_cur);
+        cr_assert_eq(rc, HVD_EIO, "%s: %d", ways[i][0], rc);
+        cr_assert(strstr(err.text, "cannot reach the moon at ") != NULL &&
+                      strstr(err.text, strerror(EINVAL)) != NULL,
+                  "%s", err.text);
+    }
+}
+
+/* The first way does not answer; then poll() fails, and nobody turns in circles. */
+Test(dial, a_poll_that_fails_ends_the_race, .timeout = 20)
+{
+    char where[80];
+    const char *const ways[] = {where, where};
+    struct hvi_err err = {{0}};
+    int64_t began;
+    int fd = listen_on(AF_INET, 0, where, sizeof where);
+    int ends[2], got = -1, which;
+    struct hvi_dial_watch watch = {.called_off = spoil_poll};
+    struct rlimit kept;
+    enum hvd_status rc = HVD_OK;
+
+    for (int n = 0; n < 16 && rc == HVD_OK; n++)
+        rc = hvi_dial("the moon", where, hvi_now_ms() + 300, &got, &err);
+    cr_assert_eq(rc, HVD_ETIMEDOUT, "%s", err.text);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &kept), 0);
+    cr_assert(pipe(ends) == 0 && write(ends[1], "x", 1) == 1);
+    watch.fd = ends[0];
+    began = hvi_now_ms();
+    rc = hvi_dial_any("the moon", ways, 2, began + 3000, &watch, &got, &which, &err);
+    limit_files(kept.rlim_cur);
+    cr_assert_eq(rc, HVD_EIO, "%d: %s", rc, err.text);
+    cr_assert(hvi_now_ms() - began < 2000);
     close(fd);
 }
