@@ -107,13 +107,15 @@ hosts_exec 1 mount -t tmpfs -o size=16k small "$T/full"
 ends "room for output" 125 "^hvdrun: --output-filename: rank [0-2]'s stdout: No space left on device: [0-9]+ bytes" \
     --output-filename "$T/full/o" -H host1:1,host2:2 sh -c 'seq 100000'
 
-# ---- processes and memory, where cgroups may be made
+# ---- processes and memory, where cgroups (v1) may be made
+unchecked=()
 # $1 = controller (v1), $2 = its file, $3 = value; the group of what the agent then starts
 group() {
     local dir=/sys/fs/cgroup/$1/$cgroup
     [ -d "/sys/fs/cgroup/$1" ] && mkdir -p "$dir" 2>/dev/null && echo "$3" >"$dir/$2" 2>/dev/null || return 1
-    hosts_exec 2 sh -c "mkdir -p /sys/fs/cgroup/$1 && { [ -d $dir ] || mount -t cgroup -o $1 none /sys/fs/cgroup/$1; }" || return 1
-    agent "echo 0 >$dir/cgroup.procs"
+    mkdir "$T/$1" # a host has a /sys of its own, without them
+    hosts_exec 2 mount -t cgroup -o "$1" none "$T/$1" || return 1
+    agent "echo 0 >$T/$1/$cgroup/cgroup.procs"
 }
 empty_group() { rmdir "/sys/fs/cgroup/$1/$cgroup" 2>/dev/null; }
 if group pids pids.max 3; then
@@ -125,13 +127,13 @@ if group pids pids.max 3; then
     expect_line err '^hvdrun: rank [2-5] on host2 .* exited with status 4'
     await 5 "the end of all in the cgroup" empty_group pids
 else
-    echo "no cgroup for processes can be made"
+    unchecked+=(processes)
 fi
 if group memory memory.limit_in_bytes 40000000; then
     # shellcheck disable=SC2016
     ends "memory of a rank" 137 '^hvdrun: the kernel of host2 killed a process for want of memory meanwhile: start fewer ranks there' \
         --agent-path "$T/agent" -H host1:2,host2:2 sh -c '[ $HVD_RANK = 3 ] || exec sleep 20; exec tail /dev/zero'
-    expect_line err '^hvdrun: rank 3 on host2 .* SIGKILL'
+    expect_line err '^hvdrun: rank 3 on host2 .*SIGKILL'
     # segments too: not by SIGBUS
     run hosts_exec 1 hvdrun --grace 1 --agent-path "$T/agent" -H host1:2,host2:4 ./steps 1 4000000
     refuse_line err SIGBUS
@@ -139,7 +141,7 @@ if group memory memory.limit_in_bytes 40000000; then
     expect_within 5000
     await 5 "the end of all in the cgroup" empty_group memory
 else
-    echo "no cgroup for memory can be made"
+    unchecked+=(memory)
 fi
 
 # ---- names
@@ -148,3 +150,7 @@ for host in 1 2; do hosts_exec $host sh -c 'echo nameless >/proc/sys/kernel/host
 run hosts_exec 1 hvdrun -H host1:2,host2:2 ./steps 0.3 4096
 expect_status 0
 echo "ok hosts whose own names have no address"
+
+[ ${#unchecked[@]} = 0 ] && exit
+echo "all else is well, but no cgroup (v1) can be made for: ${unchecked[*]}"
+exit 77
