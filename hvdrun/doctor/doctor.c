@@ -36,6 +36,7 @@
 #define TRANSPORT_S 0.3 /* from the host's reading of its clock to ours */
 #define CALLS_MAX 64    /* connections to the listener at a time */
 #define NONCE_BYTES 16
+#define ACCEPT_AGAIN_MS 100 /* after no descriptor was left for a call */
 
 struct patient {
     const struct hvi_host *host;
@@ -57,7 +58,8 @@ struct doctor {
     int listener[HVI_REACH_ADDRS],
         port; /* [nlisteners]; -1: of an address that has gone */
     size_t nlisteners;
-    int call[CALLS_MAX]; /* -1: free */
+    int call[CALLS_MAX];  /* -1: free */
+    int64_t deaf_till_ms; /* the listeners are not looked at before */
     struct hvi_buf questions;
 };
 
@@ -92,6 +94,8 @@ static void take_call(struct doctor *d, int listener)
 {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
+    if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+        d->deaf_till_ms = hvi_now_ms() + ACCEPT_AGAIN_MS; /* it stays readable */
     for (size_t i = 0; fd >= 0 && i < CALLS_MAX; i++)
         if (d->call[i] < 0) {
             d->call[i] = fd;
@@ -345,17 +349,21 @@ static void examine(struct doctor *d, int64_t deadline_ms)
     const struct pollfd *call = p + d->nlisteners;
 
     while (p != NULL && start_some(d) > 0 && hvi_ms_left(deadline_ms) > 0) {
+        bool deaf = hvi_ms_left(d->deaf_till_ms) > 0;
+        int64_t until_ms =
+            deaf && d->deaf_till_ms < deadline_ms ? d->deaf_till_ms : deadline_ms;
         nfds_t n = 0;
 
         for (size_t i = 0; i < d->nlisteners; i++)
-            p[n++] = (struct pollfd){.fd = d->listener[i], .events = POLLIN};
+            p[n++] =
+                (struct pollfd){.fd = deaf ? -1 : d->listener[i], .events = POLLIN};
         for (size_t i = 0; i < CALLS_MAX; i++)
             p[n++] = (struct pollfd){.fd = d->call[i], .events = POLLIN};
         for (size_t i = 0; i < d->n; i++)
             if (d->patient[i].started && !d->patient[i].over)
                 p[n++] =
                     (struct pollfd){.fd = d->patient[i].proc.from_fd, .events = POLLIN};
-        if (poll(p, n, hvi_ms_left(deadline_ms)) <= 0)
+        if (poll(p, n, hvi_ms_left(until_ms)) <= 0)
             continue;
         for (size_t i = 0; i < d->nlisteners; i++)
             if (p[i].revents != 0)
