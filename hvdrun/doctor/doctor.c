@@ -343,10 +343,16 @@ static size_t start_some(struct doctor *d)
     return running;
 }
 
+static bool is_ready(const struct pollfd *p, const struct pollfd *end, int fd)
+{
+    while (p < end && p->fd != fd)
+        p++;
+    return p < end && p->revents != 0;
+}
+
 static void examine(struct doctor *d, int64_t deadline_ms)
 {
     struct pollfd *p = calloc(2 * d->n + CALLS_MAX + HVI_REACH_ADDRS, sizeof *p);
-    const struct pollfd *call = p + d->nlisteners;
 
     while (p != NULL && start_some(d) > 0 && hvi_ms_left(deadline_ms) > 0) {
         bool deaf = hvi_ms_left(d->deaf_till_ms) > 0;
@@ -357,8 +363,10 @@ static void examine(struct doctor *d, int64_t deadline_ms)
         for (size_t i = 0; i < d->nlisteners; i++)
             p[n++] =
                 (struct pollfd){.fd = deaf ? -1 : d->listener[i], .events = POLLIN};
+        /* no place for a call that is not there: poll() takes no more than RLIMIT_NOFILE */
         for (size_t i = 0; i < CALLS_MAX; i++)
-            p[n++] = (struct pollfd){.fd = d->call[i], .events = POLLIN};
+            if (d->call[i] >= 0)
+                p[n++] = (struct pollfd){.fd = d->call[i], .events = POLLIN};
         for (size_t i = 0; i < d->n; i++)
             if (d->patient[i].started && !d->patient[i].over)
                 p[n++] =
@@ -369,13 +377,12 @@ static void examine(struct doctor *d, int64_t deadline_ms)
             if (p[i].revents != 0)
                 take_call(d, d->listener[i]);
         for (size_t i = 0; i < CALLS_MAX; i++)
-            if (d->call[i] >= 0 && d->call[i] == call[i].fd && call[i].revents != 0)
+            if (d->call[i] >= 0 && is_ready(p + d->nlisteners, p + n, d->call[i]))
                 answer_call(&d->call[i], d->nonce);
         for (size_t i = 0; i < d->n; i++)
-            for (nfds_t k = d->nlisteners + CALLS_MAX; k < n; k++)
-                if (d->patient[i].started && !d->patient[i].over &&
-                    p[k].fd == d->patient[i].proc.from_fd && p[k].revents != 0)
-                    listen_to(&d->patient[i]);
+            if (d->patient[i].started && !d->patient[i].over &&
+                is_ready(p + d->nlisteners, p + n, d->patient[i].proc.from_fd))
+                listen_to(&d->patient[i]);
     }
     free(p);
 }
