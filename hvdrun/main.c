@@ -1,5 +1,6 @@
 /** hvdrun: runs a program as the ranks of one job. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,6 +346,17 @@ static void fill_standard_fds(void)
         close(fd);
 }
 
+/* What started us may have blocked signals for itself, or left it to the system to reap its
+ * children; we wait for both, and what asks us to end must get through. */
+static void hear_signals(void)
+{
+    sigset_t none;
+
+    signal(SIGCHLD, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
 int main(int argc, char **argv)
 {
     struct hvi_err err = {""};
@@ -352,6 +364,7 @@ int main(int argc, char **argv)
     enum hvd_status rc;
     int status;
 
+    hear_signals();
     if (argc > 1 && strcmp(argv[1], "attach") == 0) {
         fill_standard_fds();
         return hvi_attach_main(argc - 1, argv + 1);

@@ -37,6 +37,7 @@
 #define TRANSPORT_S 0.3 /* from the host's reading of its clock to ours */
 #define CALLS_MAX 64    /* connections to the listener at a time */
 #define NONCE_BYTES 16
+#define ACCEPT_AGAIN_MS 100 /* after no descriptor was left for a call */
 
 struct patient {
     const struct hvi_host *host;
@@ -58,7 +59,8 @@ struct doctor {
     int listener[HVI_REACH_ADDRS],
         port; /* [nlisteners]; -1: of an address that has gone */
     size_t nlisteners;
-    int call[CALLS_MAX]; /* -1: free */
+    int call[CALLS_MAX];  /* -1: free */
+    int64_t deaf_till_ms; /* the listeners are not looked at before */
     struct hvi_buf questions;
 };
 
@@ -93,6 +95,8 @@ static void take_call(struct doctor *d, int listener)
 {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
+    if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+        d->deaf_till_ms = hvi_now_ms() + ACCEPT_AGAIN_MS; /* it stays readable */
     for (size_t i = 0; fd >= 0 && i < CALLS_MAX; i++)
         if (d->call[i] < 0) {
             d->call[i] = fd;
@@ -341,35 +345,46 @@ static size_t start_some(struct doctor *d)
     return running;
 }
 
+static bool is_ready(const struct pollfd *p, const struct pollfd *end, int fd)
+{
+    while (p < end && p->fd != fd)
+        p++;
+    return p < end && p->revents != 0;
+}
+
 static void examine(struct doctor *d, int64_t deadline_ms)
 {
     struct pollfd *p = calloc(2 * d->n + CALLS_MAX + HVI_REACH_ADDRS, sizeof *p);
-    const struct pollfd *call = p + d->nlisteners;
 
     while (p != NULL && start_some(d) > 0 && hvi_ms_left(deadline_ms) > 0) {
+        bool deaf = hvi_ms_left(d->deaf_till_ms) > 0;
+        int64_t until_ms =
+            deaf && d->deaf_till_ms < deadline_ms ? d->deaf_till_ms : deadline_ms;
         nfds_t n = 0;
 
         for (size_t i = 0; i < d->nlisteners; i++)
-            p[n++] = (struct pollfd){.fd = d->listener[i], .events = POLLIN};
+            p[n++] =
+                (struct pollfd){.fd = deaf ? -1 : d->listener[i], .events = POLLIN};
+        /* no place for a call that is not there: poll() takes no more than RLIMIT_NOFILE */
         for (size_t i = 0; i < CALLS_MAX; i++)
-            p[n++] = (struct pollfd){.fd = d->call[i], .events = POLLIN};
+            if (d->call[i] >= 0)
+                p[n++] = (struct pollfd){.fd = d->call[i], .events = POLLIN};
         for (size_t i = 0; i < d->n; i++)
             if (d->patient[i].started && !d->patient[i].over)
                 p[n++] =
                     (struct pollfd){.fd = d->patient[i].proc.from_fd, .events = POLLIN};
-        if (poll(p, n, hvi_ms_left(deadline_ms)) <= 0)
+        if (poll(p, n, hvi_ms_left(until_ms)) <= 0)
             continue;
         for (size_t i = 0; i < d->nlisteners; i++)
             if (p[i].revents != 0)
                 take_call(d, d->listener[i]);
         for (size_t i = 0; i < CALLS_MAX; i++)
-            if (d->call[i] >= 0 && d->call[i] == call[i].fd && call[i].revents != 0)
+            if (d->call[i] >= 0 && is_ready(p + d->nlisteners, p + n, d->call[i]))
                 answer_call(&d->call[i], d->nonce);
         for (size_t i = 0; i < d->n; i++)
-            for (nfds_t k = d->nlisteners + CALLS_MAX; k < n; k++)
-                if (d->patient[i].started && !d->patient[i].over &&
-                    p[k].fd == d->patient[i].proc.from_fd && p[k].revents != 0)
-                    listen_to(&d->patient[i]);
+            if (d->patient[i].started && !d->patient[i].over &&
+                is_ready(p + d->nlisteners, p + n, d->patient[i].proc.from_fd))
+                listen_to(&d->patient[i]);
     }
     free(p);
 }

@@ -106,7 +106,7 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
     struct hvi_host *host = calloc(n, sizeof *host);
     struct hvi_plan p = {0};
     char list[300];
-    long sum;
+    long sum, asked;
 
     if (host == NULL)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
@@ -123,12 +123,13 @@ enum hvd_status hvi_plan_make(const struct hvi_hosts *hosts,
     }
     memcpy(p.all, host, n * sizeof *p.all);
     p.nall = n;
-    p.np = wish->np > 0 ? wish->np : sum > HVD_RANKS_MAX ? HVD_RANKS_MAX + 1 : (int)sum;
-    if (p.np > HVD_RANKS_MAX) {
-        rc = hvi_fail(err, HVD_ELIMIT, "%d ranks asked for; at most %d are supported",
-                      p.np, HVD_RANKS_MAX);
+    asked = wish->np > 0 ? wish->np : sum;
+    if (asked > HVD_RANKS_MAX) {
+        rc = hvi_fail(err, HVD_ELIMIT, "%ld ranks asked for; at most %d are supported",
+                      asked, HVD_RANKS_MAX);
         goto done;
     }
+    p.np = (int)asked;
     if (p.np > sum && !wish->oversubscribe) {
         list_slots(host, n, list, sizeof list);
         rc =

@@ -164,3 +164,15 @@ unread TERM 143 4500 --grace 1 -np 2 yes
 unread 'INT INT INT' 130 3000 --grace 20 -np 2 yes
 unread '' 124 7000 --grace 1 --timeout 2 -np 2 yes
 echo "ok signals and the time limit work while nobody reads the output (last: $took_ms ms)"
+
+cat >blocked.py <<'END'
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execvp(sys.argv[1], sys.argv[1:])
+END
+run timeout -s KILL 20 python3 blocked.py hvdrun -np 2 sh -c 'exit 3'
+expect_status 3
+run timeout -s KILL 20 python3 blocked.py hvdrun doctor
+expect_status 0
+echo "ok signals blocked and SIGCHLD ignored by who starts hvdrun"

@@ -75,3 +75,24 @@ expect_line err "'a b' is not a host"
 run hvdrun -np 1 sh -c 'echo doctor'
 expect_line out ':doctor$'
 echo "ok JSON; bad lists of hosts; a program's own words"
+
+# More callers than descriptors, and fewer descriptors than places for callers.
+mkdir few
+cat >few/ssh <<'END2'
+#!/usr/bin/env python3
+import socket, time
+calls = []
+try:
+    for _ in range(20):
+        calls.append(socket.create_connection(("127.0.0.1", 17931), 1))
+except OSError:
+    pass
+time.sleep(1)
+END2
+chmod +x few/ssh
+TIMEFORMAT='%U %S'
+{ time (ulimit -n 24; PATH=$T/few:$PATH; run hvdrun doctor --start-timeout 10 --port 17931 -H host2; cp out few/out); } 2>spent
+grep -q '^host2 .*FAILED' few/out || die "no line of host2"
+grep -q 'start timeout' few/out && die "its end was not seen"
+awk '{ exit !($1 + $2 < 0.9) }' spent || die "it spins: $(cat spent) s of processor time"
+echo "ok callers and few descriptors"

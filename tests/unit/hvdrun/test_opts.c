@@ -269,6 +269,10 @@ Test(opts, mistakes_are_named, .timeout = 5)
     bad("--prefix loud x", "--prefix: 'loud' is not one of: horovod rank none");
     bad("--stdin 1 x", "is not one of");
     bad("--grace forever x", "is not a time");
+    bad("--grace nan x", "is not a time");
+    bad("--grace 1e10 x", "--grace: '1e10' is out of range (0 to 1000000000 s)");
+    bad("--grace 1e7h x", "--grace: '1e7h' is out of range (0 to 1000000000 s)");
+    bad("--grace -1 x", "--grace: '-1' is out of range (0 to 1000000000 s)");
     bad("-x =3 x", "no name before the '='");
     bad("-H a --hostfile b x", "exclude each other");
     bad("-np 2 --json x", "--json needs --dry-run");

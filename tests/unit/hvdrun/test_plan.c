@@ -148,6 +148,7 @@ Test(plan, more_ranks_than_supported_is_a_limit, .timeout = 5)
     struct made m = make("a:1024,b:1024", 0, false);
 
     cr_assert_eq(m.rc, HVD_ELIMIT);
+    cr_assert_str_eq(m.err.text, "2048 ranks asked for; at most 1024 are supported");
     done(&m);
     m = make("a:1024", 1024, false);
     cr_assert_eq(m.rc, HVD_OK);
