@@ -155,7 +155,8 @@ enum hvd_status hvi_opts_parse_time(const char *what, const char *text, int64_t 
         unit = -1;
     if (unit > 0 && (v < 0 || v * unit > TIME_MAX_S))
         return hvi_fail(err, HVD_EINVAL, "%s: '%s' is out of range (0 to %.0f s)", what,
-                        hvi_escape(shown, sizeof shown, text, strlen(text)), TIME_MAX_S);
+                        hvi_escape(shown, sizeof shown, text, strlen(text)),
+                        TIME_MAX_S);
     if (unit < 0 || isnan(v))
         return hvi_fail(err, HVD_EINVAL,
                         "%s: '%s' is not a time (seconds, or with ms, s, m, h behind)",
