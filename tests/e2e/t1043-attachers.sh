@@ -196,6 +196,9 @@ for job in [], [sys.argv[1]]:
     assert done.returncode == 2, done
     assert b"its hvdrun does not answer; is it stopped?" in done.stderr, done
     assert done.stderr.count(b"\n") == 1, done
+done = subprocess.run(["hvdrun", "attach", "1", "0"], stderr=subprocess.PIPE, timeout=15)
+assert done.returncode == 2 and b"no hvdrun of pid 1 that answers has" in done.stderr, done
+assert done.stderr.count(b"\n") == 1, done
 END_PY
 kill -CONT $job
 kill $job
