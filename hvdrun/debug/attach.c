@@ -2,7 +2,8 @@
  * Happy path: connect; ATTACH; ATTACHED; the terminal becomes raw; keys go as
  * STDIN_DATA, OUTPUT comes, a new window size goes as TERM_SIZE; Ctrl-] d detaches, or
  * EXITED tells how the rank ended; the terminal is as before. Failure paths: refused:
- * one line. The connection ends: hvdrun is gone. A signal: the terminal first.
+ * one line. hvdrun is stopped: one line, and we wait on. The connection ends: hvdrun is
+ * gone. A signal: the terminal first.
  */
 #include "hvdrun/debug/attach.h"
 
@@ -28,6 +29,7 @@
 #define READ_BYTES (256 * 1024)
 #define ESCAPE 0x1d /* Ctrl-] */
 #define RUNNING (-1)
+#define ANSWER_MS 2000 /* until we look why hvdrun does not answer */
 
 /* What a program has told the terminal and would not take back when we leave it. */
 enum mode { MODE_PASTE = 2004, MODE_SCREEN = 1049, MODE_CURSOR = 25 };
@@ -41,7 +43,7 @@ struct session {
     int sock, signals, rank;
     bool tty;    /* stdin is one */
     bool shared; /* hvdrun writes to it too: its lines end as usual */
-    bool raw, attached, eof, escaped;
+    bool raw, attached, eof, escaped, told_stopped;
     struct termios saved;
     struct hvi_buf rx, tx;
     uint64_t unacked;
@@ -371,6 +373,40 @@ static void on_signal(struct session *s)
 
 /* ---- all of it */
 
+/* By job control or SIGSTOP. */
+static bool is_stopped(pid_t pid)
+{
+    char path[64], line[512] = "";
+    const char *behind; /* the name, which may hold anything */
+    FILE *f;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    f = fopen(path, "re");
+    if (f == NULL)
+        return false;
+    if (fgets(line, sizeof line, f) == NULL)
+        line[0] = '\0';
+    fclose(f);
+    behind = strrchr(line, ')');
+    return behind != NULL && strncmp(behind, ") T", 3) == 0;
+}
+
+/* That hvdrun has not answered: its kernel has taken our connection all the same. */
+static void look_at_hvdrun(struct session *s)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+
+    if (getsockopt(s->sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+        !is_stopped(peer.pid))
+        return;
+    s->told_stopped = true;
+    fprintf(stderr,
+            "hvdrun attach: hvdrun is stopped; waiting for it to go on "
+            "(kill -CONT %d)\n",
+            (int)peer.pid);
+}
+
 static void serve(struct session *s)
 {
     while (s->status == RUNNING) {
@@ -380,10 +416,14 @@ static void serve(struct session *s)
             {.fd = s->signals, .events = POLLIN},
             {.fd = keys ? STDIN_FILENO : -1, .events = POLLIN},
         };
+        int n;
 
         if (hvi_buf_size(&s->tx) > 0)
             p[0].events |= POLLOUT;
-        if (poll(p, 3, -1) < 0)
+        n = poll(p, 3, s->attached || s->told_stopped ? -1 : ANSWER_MS);
+        if (n == 0)
+            look_at_hvdrun(s);
+        if (n <= 0)
             continue;
         if (p[1].revents != 0)
             on_signal(s);

@@ -43,6 +43,7 @@ static int connect_in_time(int fd, const struct sockaddr_un *sa)
             return -1;
         poll(NULL, 0, CONNECT_AGAIN_MS);
     }
+    errno = 0; /* of earlier tries */
     return 0;
 }
 
@@ -151,7 +152,14 @@ static enum hvd_status say_none(const struct jobs *jobs, const char *job,
     char all[256], shown[64];
 
     name_all(jobs, all, sizeof all);
-    if (jobs->silent[0] != '\0' && (jobs->n == 0 || job != NULL))
+    if (job != NULL)
+        hvi_escape(shown, sizeof shown, job, strlen(job));
+    if (jobs->silent[0] != '\0' && job != NULL) /* which may be the one meant */
+        return hvi_fail(err, HVD_EINVAL,
+                        "no hvdrun of pid %s that answers has ranks under a debugger; "
+                        "%s: " NOT_ACCEPTED,
+                        shown, jobs->silent);
+    if (jobs->silent[0] != '\0' && jobs->n == 0)
         return hvi_fail(err, HVD_EIO, "%s: " NOT_ACCEPTED, jobs->silent);
     if (jobs->n == 0)
         return hvi_fail(err, HVD_EINVAL,
@@ -164,7 +172,7 @@ static enum hvd_status say_none(const struct jobs *jobs, const char *job,
                         all, (int)jobs->list[0].pid);
     return hvi_fail(err, HVD_EINVAL,
                     "no hvdrun of pid %s has ranks under a debugger; these have: %s",
-                    hvi_escape(shown, sizeof shown, job, strlen(job)), all);
+                    shown, all);
 }
 
 static enum hvd_status connect_dir(const char *dir, int *fd, struct hvi_err *err)

@@ -144,7 +144,32 @@ expect_status 0
 [ "$(tr -dc z <taken | wc -c)" = 100000 ] || die "of the second paste $(tr -dc z <taken | wc -c) bytes came"
 echo "ok a paste behind another one that nobody has read yet comes whole"
 
-# ---- a crowd, and a stopped hvdrun
+# ---- a stopped hvdrun
+printf '#!/bin/sh\necho hello\nuntil [ -e over ]; do sleep 0.01; done\nexit 7\n' >greets
+chmod +x greets
+start hvdrun -np 1 --debug --debugger env ./greets
+greets_is_up() { rank_of "$job" greets >pid; }
+await 10 "the rank" greets_is_up
+kill -STOP $job
+setsid -w hvdrun attach "$dir" 0 </dev/null >attach.out 2>attach.err &
+attach=$!
+is_told() { [ -s attach.err ]; }
+await 10 "the word of a stopped hvdrun" is_told
+expect_line attach.err "^hvdrun attach: hvdrun is stopped; waiting for it to go on \\(kill -CONT $job\\)$"
+kill -CONT $job
+is_greeted() { grep -q hello attach.out; }
+await 10 "the rank's output" is_greeted
+touch over
+wait $attach
+status=$?
+expect_status 7
+wait $job
+status=$?
+expect_status 7
+[ "$(wc -l <attach.err)" = 1 ] || die "more than one line"
+echo "ok who attaches to a stopped hvdrun is told so, and attached when it goes on"
+
+# ---- a crowd, and a stopped hvdrun whose queue is full
 start hvdrun -np 1 --debug --debugger env sleep 60
 is_up() { rank_of "$job" sleep >pid; }
 await 10 "the rank" is_up
@@ -171,6 +196,9 @@ for job in [], [sys.argv[1]]:
     assert done.returncode == 2, done
     assert b"its hvdrun does not answer; is it stopped?" in done.stderr, done
     assert done.stderr.count(b"\n") == 1, done
+done = subprocess.run(["hvdrun", "attach", "1", "0"], stderr=subprocess.PIPE, timeout=15)
+assert done.returncode == 2 and b"no hvdrun of pid 1 that answers has" in done.stderr, done
+assert done.stderr.count(b"\n") == 1, done
 END_PY
 kill -CONT $job
 kill $job
