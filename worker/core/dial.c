@@ -331,7 +331,7 @@ enum hvd_status hvi_dial_any(const char *whom, const char *const where[], int n,
 {
     enum hvd_status rc;
     char also[32];
-    int error = 0;
+    int error = 0, paused;
 
     *which = 0;
     if (n == 1)
@@ -349,9 +349,11 @@ enum hvd_status hvi_dial_any(const char *whom, const char *const where[], int n,
             error = last; /* the time was over: what it was before tells more */
         if (!try_again(error) || hvi_ms_left(deadline_ms) == 0)
             break;
-        error = pause_before_retry(watch);
-        if (error != 0)
+        paused = pause_before_retry(watch);
+        if (paused != 0) {
+            error = paused;
             break;
+        }
     }
     snprintf(also, sizeof also, "and %d other %s", n - 1, n == 2 ? "way" : "ways");
     rc = failed(whom, where[0], error, err);
