@@ -23,8 +23,8 @@
 
 #include "hvdrun/agent/cgroup.h"
 #include "hvdrun/agent/link.h"
-#include "hvdrun/agent/procstat.h"
 #include "hvdrun/agent/rank.h"
+#include "hvdrun/io/procstat.h"
 #include "hvdrun/job/rundir.h"
 #include "hvdrun/job/strays.h"
 #include "hvdrun/topo/layout.h"

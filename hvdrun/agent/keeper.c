@@ -25,7 +25,7 @@
 
 #include "hvdrun/agent/cgroup.h"
 #include "hvdrun/agent/marked.h"
-#include "hvdrun/agent/procstat.h"
+#include "hvdrun/io/procstat.h"
 #include "hvdrun/job/rundir.h"
 #include "proto/base/clock.h"
 #include "proto/base/limits.h"

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "hvdrun/agent/procstat.h"
 #include "hvdrun/agent/spawn.h"
+#include "hvdrun/io/procstat.h"
 
 #define LOOKS_MAX 8 /* one that is killed may have forked after we passed */
 

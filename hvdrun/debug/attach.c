@@ -20,6 +20,7 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "hvdrun/io/procstat.h"
 #include "hvdrun/job/exitcode.h"
 #include "proto/base/env.h"
 #include "proto/msg/msg.h"
@@ -373,24 +374,6 @@ static void on_signal(struct session *s)
 
 /* ---- all of it */
 
-/* By job control or SIGSTOP. */
-static bool is_stopped(pid_t pid)
-{
-    char path[64], line[512] = "";
-    const char *behind; /* the name, which may hold anything */
-    FILE *f;
-
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    f = fopen(path, "re");
-    if (f == NULL)
-        return false;
-    if (fgets(line, sizeof line, f) == NULL)
-        line[0] = '\0';
-    fclose(f);
-    behind = strrchr(line, ')');
-    return behind != NULL && strncmp(behind, ") T", 3) == 0;
-}
-
 /* That hvdrun has not answered: its kernel has taken our connection all the same. */
 static void look_at_hvdrun(struct session *s)
 {
@@ -398,7 +381,7 @@ static void look_at_hvdrun(struct session *s)
     socklen_t size = sizeof peer;
 
     if (getsockopt(s->sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
-        !is_stopped(peer.pid))
+        strcmp(hvi_procstat(peer.pid), "stopped") != 0)
         return;
     s->told_stopped = true;
     fprintf(stderr,

@@ -87,7 +87,7 @@ try:
         calls.append(socket.create_connection(("127.0.0.1", 17931), 1))
 except OSError:
     pass
-time.sleep(1)
+time.sleep(1) # how long it holds them; what doctor spends meanwhile is measured
 END2
 chmod +x few/ssh
 TIMEFORMAT='%U %S'

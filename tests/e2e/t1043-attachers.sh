@@ -52,9 +52,11 @@ def late(rank):
     """Reads only when the rank has ended; everything is there, and how it ended."""
     s = attach(rank)
     open("attached", "w").close()
+    limit = time.monotonic() + 15
     while not os.path.exists("ended"):
+        assert time.monotonic() < limit, "the rank has not written all within 15 s"
         time.sleep(0.01)
-    time.sleep(0.3) # long after all of hvdrun's own ends
+    time.sleep(0.3) # makes it late: long after all of hvdrun's own ends. Nothing waits for it
     got = list(frames(s))
     print(sum(len(data_of(body)) for kind, body in got if kind == 115), got[-1][0])
 
@@ -84,7 +86,7 @@ def crowd(rank):
     def ticks():
         return sum(map(int, open("/proc/%d/stat" % pid).read().rsplit(")", 1)[1].split()[11:13]))
     begin = ticks()
-    time.sleep(1)
+    time.sleep(1) # the second that is measured
     print(ticks() - begin)
 
 globals()[sys.argv[3]](int(sys.argv[2]))

@@ -511,18 +511,24 @@ static struct context *context_of(void *context)
     return context != NULL ? context : depth > 0 ? stack[depth - 1] : NULL;
 }
 
+/* May an event be ordered with all of a context's streams? Else why not. */
+static bool orders(const struct context *c, int *rc)
+{
+    spoilt |= !left && c != NULL && captures > 0;
+    *rc = left           ? HVI_CU_DEINITIALIZED
+          : c == NULL    ? HVI_CU_INVALID_CONTEXT
+          : captures > 0 ? HVI_CU_CAPTURE_UNSUPPORTED
+                         : OK;
+    return *rc == OK;
+}
+
 EXPORT int cuCtxRecordEvent(void *context, void *event)
 {
     struct context *c = context_of(context);
+    int rc;
 
-    if (left)
-        return HVI_CU_DEINITIALIZED;
-    if (c == NULL)
-        return HVI_CU_INVALID_CONTEXT;
-    if (captures > 0) {
-        spoilt = true;
-        return HVI_CU_CAPTURE_UNSUPPORTED;
-    }
+    if (!orders(c, &rc))
+        return rc;
     record_all(c, event);
     return OK;
 }
@@ -551,15 +557,10 @@ EXPORT int cuCtxWaitEvent(void *context, void *event)
     struct context *c = context_of(context);
     struct event *e = event;
     uint64_t number;
+    int rc;
 
-    if (left)
-        return HVI_CU_DEINITIALIZED;
-    if (c == NULL)
-        return HVI_CU_INVALID_CONTEXT;
-    if (captures > 0) {
-        spoilt = true;
-        return HVI_CU_CAPTURE_UNSUPPORTED;
-    }
+    if (!orders(c, &rc))
+        return rc;
     pthread_mutex_lock(&e->lock);
     number = e->recorded;
     pthread_mutex_unlock(&e->lock);

@@ -257,9 +257,9 @@ Test(form, a_lost_host_ends_the_wait_for_its_ranks, .timeout = 10)
     feed_free(f);
 }
 
-Test(form, refuses_who_comes_after_a_host_was_lost, .timeout = 10)
+/* Ranks 0 and 1 on host a, 2 on host b. */
+static struct feed *two_and_one(void)
 {
-    static const int32_t with[] = {0, 2}, without[] = {0, 1};
     struct feed *f = feed_new(&(struct hvi_core_config){.np = 3, .linger_ms = -1});
 
     feed_agent(f, 50, "a");
@@ -267,6 +267,14 @@ Test(form, refuses_who_comes_after_a_host_was_lost, .timeout = 10)
     feed_started(f, 50, 0);
     feed_started(f, 50, 1);
     feed_started(f, 51, 2);
+    return f;
+}
+
+Test(form, refuses_who_comes_after_a_host_was_lost, .timeout = 10)
+{
+    static const int32_t with[] = {0, 2}, without[] = {0, 1};
+    struct feed *f = two_and_one();
+
     feed_closed(f, 51);
     feed_hello(f, 1, &(struct feed_hello){.want = 0});
     feed_has(f, "send 1 REFUSED HVD_EPEER text='the agent of host b is gone");
@@ -284,13 +292,8 @@ Test(form, refuses_who_comes_after_a_host_was_lost, .timeout = 10)
 Test(form, a_lost_host_leaves_a_job_without_it_alone, .timeout = 10)
 {
     static const int32_t without[] = {0, 1};
-    struct feed *f = feed_new(&(struct hvi_core_config){.np = 3, .linger_ms = -1});
+    struct feed *f = two_and_one();
 
-    feed_agent(f, 50, "a");
-    feed_agent(f, 51, "b");
-    feed_started(f, 50, 0);
-    feed_started(f, 50, 1);
-    feed_started(f, 51, 2);
     feed_hello(f, 4, &(struct feed_hello){.want = 0, .ranks = without, .nranks = 2});
     feed_closed(f, 51);
     feed_is(f, "");

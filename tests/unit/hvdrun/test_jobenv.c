@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "hvdrun/agent/jobenv.h"
-#include "hvdrun/agent/procstat.h"
+#include "hvdrun/io/procstat.h"
 
 Test(jobenv, a_later_setting_replaces_an_earlier, .timeout = 5)
 {

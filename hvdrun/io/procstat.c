@@ -1,4 +1,4 @@
-#include "hvdrun/agent/procstat.h"
+#include "hvdrun/io/procstat.h"
 
 #include <fcntl.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /** What a process does right now, in one word, for the stall inspector. */
-#ifndef HVI_AGENT_PROCSTAT_H
-#define HVI_AGENT_PROCSTAT_H
+#ifndef HVI_IO_PROCSTAT_H
+#define HVI_IO_PROCSTAT_H
 
 #include <stdint.h>
 #include <sys/types.h>
