@@ -25,7 +25,7 @@
 
 #define SETTINGS_BYTES (64 * 1024)
 #define SETTINGS_MS 5000 /* `ssh -G` reads files, and runs what "Match exec" names */
-#define WAYS_MAX 16      /* hosts whose way from here is looked at: each asks ssh */
+#define WAYS_MAX 16      /* hosts whose way from here is looked at */
 #define DESTINATION_MAX (2 * HVI_HOST_NAME_MAX + 2)
 
 /* ---- addresses */
@@ -97,9 +97,31 @@ static enum hvd_status take_interfaces(struct hvi_job *j, struct hvi_err *err)
     return HVD_OK;
 }
 
+/* The way to a host: our address on it and the host's; false: none is known. To ask ssh
+ * takes a process, so that only the first host is asked about, and after an alias all; of
+ * the others those only that do not lead where the ones before did. */
+struct way {
+    char name[HVI_HOST_NAME_MAX + 1], own[HVI_ADDR_MAX], peer[HVI_ADDR_MAX];
+    bool ask;
+};
+
+static bool find_way(const struct hvi_job *j, const struct hvi_host *host,
+                     struct way *way)
+{
+    if (!way->ask) {
+        snprintf(way->name, sizeof way->name, "%s", host->name);
+        if (hvi_reach_toward(way->name, way->own, way->peer) &&
+            strcmp(way->own, j->own_addr) == 0)
+            return true;
+    }
+    real_name(j, host, way->name, sizeof way->name);
+    way->ask = strcmp(way->name, host->name) != 0;
+    return hvi_reach_toward(way->name, way->own, way->peer);
+}
+
 enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
 {
-    char name[HVI_HOST_NAME_MAX + 1], own[HVI_ADDR_MAX], peer[HVI_ADDR_MAX];
+    struct way way = {.ask = true};
     bool found = false; /* good: also for other machines than this one */
     bool good = false;
     int looked = 0;
@@ -115,15 +137,16 @@ enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
             j->one_way = false;
             break;
         }
-        real_name(j, &j->plan->host[i], name, sizeof name);
-        leads = hvi_reach_toward(name, own, peer);
+        leads = find_way(j, &j->plan->host[i], &way);
         if (i == 0)
-            snprintf(j->master_addr, sizeof j->master_addr, "%s", leads ? peer : name);
-        j->one_way = j->one_way && leads && (!found || strcmp(own, j->own_addr) == 0);
+            snprintf(j->master_addr, sizeof j->master_addr, "%s",
+                     leads ? way.peer : way.name);
+        j->one_way =
+            j->one_way && leads && (!found || strcmp(way.own, j->own_addr) == 0);
         if (leads && !good)
-            memcpy(j->own_addr, own, sizeof own);
+            memcpy(j->own_addr, way.own, sizeof way.own);
         found = found || leads;
-        good = good || (leads && !hvi_netaddr_loopback(own));
+        good = good || (leads && !hvi_netaddr_loopback(way.own));
         if (good && !j->one_way)
             break;
     }

@@ -24,6 +24,9 @@ run hosts_exec 1 hvdrun -np 2 -H other,host3 sh -c 'echo "$HVD_HOSTNAME on $(hos
 expect_status 0
 expect_line out '^\[0\]<stdout>:other on host2 10\.78\.0\.2$'
 expect_line out '^\[1\]<stdout>:host3 on host3 10\.78\.0\.2$'
+run hosts_exec 1 hvdrun -np 2 -H host3,other sh -c 'echo "$HVD_HOSTNAME on $(hostname) $MASTER_ADDR"'
+expect_status 0
+expect_line out '^\[1\]<stdout>:other on host2 10\.78\.0\.3$'
 echo "ok a job on hosts with real ssh, one named by its alias"
 
 run hosts_exec 1 hvdrun -np 5 -H host1:1,host2:2,host3:2 "$HVD_BUILD/examples/train_mnist" --data "$HVD_SRC/worker/examples/data" --epochs 1
