@@ -71,9 +71,9 @@ PROTO_SRC := $(call find_c,proto)
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 reduce_arch := $(if $(filter x86_64,$(MACHINE)),x86,$(if $(filter aarch64 arm64,$(MACHINE)),arm64,other))
 reduce_skip := $(foreach d,$(filter-out $(reduce_arch),x86 arm64 other),worker/plane/reduce/$(d)/%)
-# a rank's vfork: the sanitizers follow only those that they know
+# vfork of our own: the sanitizers follow only those that they know
 vclone_arch := $(if $(SAN),other,$(if $(filter x86_64,$(MACHINE)),x86,other))
-vclone_skip := hvdrun/agent/vclone/$(if $(filter x86,$(vclone_arch)),other,x86).c
+vclone_skip := hvdrun/job/vclone/$(if $(filter x86,$(vclone_arch)),other,x86).c
 # the GPU plane's tables are held against the toolkit's headers where there are some
 CUDA_HOME ?= /usr/local/cuda
 HAVE_CUDA := $(and $(wildcard $(CUDA_HOME)/include/cuda.h),$(wildcard $(CUDA_HOME)/include/nccl.h))

@@ -27,6 +27,7 @@
 #include "hvdrun/agent/link.h"
 #include "hvdrun/agent/rank.h"
 #include "hvdrun/io/procstat.h"
+#include "hvdrun/job/proc.h"
 #include "hvdrun/job/rundir.h"
 #include "hvdrun/job/strays.h"
 #include "hvdrun/topo/layout.h"
@@ -499,6 +500,7 @@ static void launch(struct agent *a)
     s.common.window_bytes = window < MIN_WINDOW_BYTES ? MIN_WINDOW_BYTES : window;
     a->launched = true;
     bind_ranks(a);
+    hvi_proc_note_signals();
     hvi_crew_run(starters(a), a->nranks, start_one, &s);
     all = watch_all(&s);
     free(s.one);
