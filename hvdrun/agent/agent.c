@@ -1131,7 +1131,7 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
     uv_run(&a->loop, UV_RUN_DEFAULT);
     uv_loop_close(&a->loop);
     hvi_strays_kill(keeper->pid, STRAYS_MS);
-    hvi_keeper_stop(keeper);
+    hvi_keeper_leave(keeper);
     free_agent(a);
     return 0;
 }
