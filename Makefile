@@ -50,14 +50,14 @@ pc_yaml := yaml-0.1
 pc_protobuf-c := libprotobuf-c
 find_lib = $(wildcard $(shell pkg-config --variable=libdir $(or $(pc_$(1)),$(1)) 2>/dev/null)/$(2))
 prefer_archive = $(firstword $(call find_lib,$(1),lib$(1)_a.a) $(call find_lib,$(1),lib$(1).a) -l$(1))
-# hwloc's archive needs it
-udev := $(if $(HAVE_HWLOC),$(filter /%,$(shell $(CC) -print-file-name=libudev.so.1 2>/dev/null)))
-contained := uv jansson popt yaml protobuf-c $(if $(udev),hwloc)
-LIBS_CONTAINED := $(foreach l,$(LIBS_ALL),$(if $(filter $(contained:%=-l%),$(l)),$(call \
-  prefer_archive,$(l:-l%=%)),$(l))) $(udev) -lm -ldl
+pc_xxhash := libxxhash
+contained := uv jansson popt yaml protobuf-c xxhash $(if $(HAVE_HWLOC),hwloc)
+# libc first: most of what is to be bound is found there
+LIBS_CONTAINED := -lc $(foreach l,$(LIBS_ALL),$(if $(filter $(contained:%=-l%),$(l)),$(call \
+  prefer_archive,$(l:-l%=%)),$(l))) -lm -ldl
 # an archive may want what this Makefile does not know of
 archives_link = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c - -x none -o /dev/null \
-  -pthread $(LDFLAGS) $(if $(HAVE_HWLOC),-Wl$(comma)-u$(comma)hwloc_topology_load) \
+  -pthread $(LDFLAGS) $(if $(HAVE_HWLOC),hvdrun/topo/contained.c -Wl$(comma)-u$(comma)hwloc_topology_load) \
   -Wl,-u,uv_spawn -Wl,-u,json_dumpf $(LIBS_CONTAINED) 2>/dev/null && echo yes)
 LIBS_BIN := $(if $(SAN)$(filter no,$(STATIC)),$(LIBS_ALL),$(if \
   $(archives_link),$(LIBS_CONTAINED),$(LIBS_ALL)))
@@ -65,15 +65,15 @@ LIBS_BIN := $(if $(SAN)$(filter no,$(STATIC)),$(LIBS_ALL),$(if \
 # ---- sources: every .c of a room; programs' main files are named
 find_c = $(shell find $(1) -name '*.c' 2>/dev/null | LC_ALL=C sort)
 # exactly one of topo_hwloc.c and topo_flat.c
-topo_skip := hvdrun/topo/$(if $(HAVE_HWLOC),topo_flat.c,topo_hwloc.c)
+topo_skip := hvdrun/topo/$(if $(HAVE_HWLOC),topo_flat.c,topo_hwloc.c) hvdrun/topo/contained.c
 PROTO_SRC := $(call find_c,proto)
 # element loops: one of the folders x86, arm64, other, by what the compiler builds for
 MACHINE := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 reduce_arch := $(if $(filter x86_64,$(MACHINE)),x86,$(if $(filter aarch64 arm64,$(MACHINE)),arm64,other))
 reduce_skip := $(foreach d,$(filter-out $(reduce_arch),x86 arm64 other),worker/plane/reduce/$(d)/%)
-# a rank's vfork: the sanitizers follow only those that they know
+# vfork of our own: the sanitizers follow only those that they know
 vclone_arch := $(if $(SAN),other,$(if $(filter x86_64,$(MACHINE)),x86,other))
-vclone_skip := hvdrun/agent/vclone/$(if $(filter x86,$(vclone_arch)),other,x86).c
+vclone_skip := hvdrun/job/vclone/$(if $(filter x86,$(vclone_arch)),other,x86).c
 # the GPU plane's tables are held against the toolkit's headers where there are some
 CUDA_HOME ?= /usr/local/cuda
 HAVE_CUDA := $(and $(wildcard $(CUDA_HOME)/include/cuda.h),$(wildcard $(CUDA_HOME)/include/nccl.h))
@@ -139,6 +139,7 @@ $(B)/lib/libhvi.a: $(call obj,$(ALL_SRC)) $(GEN_O)
 	$(call say,AR,$@)
 	$(Q)mkdir -p $(@D) && rm -f $@ && $(AR) rcs $@ $^
 
+$(B)/bin/hvdrun $(B)/bin/hvd-agent: $(if $(filter %/libhwloc.a,$(LIBS_BIN)),$(B)/hvdrun/topo/contained.o)
 $(B)/bin/hvdrun: $(B)/hvdrun/main.o $(B)/lib/libhvi.a
 $(B)/bin/hvd-agent: $(B)/hvdrun/agent/main.o $(B)/lib/libhvi.a
 $(B)/bin/hvd-coordinator: $(B)/coordinator/main.o $(B)/lib/libhvi.a

@@ -345,6 +345,7 @@ enum hvd_status hvi_net_accept(struct hvi_net_conn *c, uv_stream_t *listener,
     hvi_list_init(&c->dirty);
     hvi_list_init(&c->ended);
     c->state = HVI_NET_HELLO;
+    c->rx.secret = true;
     if (tcp)
         uv_tcp_init(listener->loop, &c->u.tcp);
     else
@@ -387,8 +388,6 @@ void hvi_net_free(struct hvi_net_conn *c)
     if (c == NULL)
         return;
     hvi_stream_fini(&c->sec);
-    if (c->rx.data != NULL)
-        hvi_wipe(c->rx.data, c->rx.cap);
     hvi_buf_fini(&c->rx);
     hvi_buf_fini(&c->plain);
     hvi_buf_fini(&c->tx);

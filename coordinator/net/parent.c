@@ -43,7 +43,7 @@ static void received(struct hvi_parent *p)
     hvi_wipe(((Hvi__CoordConfig *)msg.body)->key.data,
              ((Hvi__CoordConfig *)msg.body)->key.len);
     hvi_msg_free(&msg);
-    hvi_wipe(p->rx.data, p->rx.cap); /* it holds the job's key */
+    hvi_buf_wipe(&p->rx); /* it holds the job's key */
     hvi_buf_consume(&p->rx, frame_bytes);
     if (hvi_buf_size(&p->rx) > 0)
         end(p, "bytes after COORD_CONFIG");
@@ -85,6 +85,7 @@ enum hvd_status hvi_parent_open(struct hvi_parent *p, uv_loop_t *loop, int read_
     uv_pipe_init(loop, &p->out, 0);
     p->in.data = p->out.data = p;
     p->in_open = p->out_open = true;
+    p->rx.secret = true; /* it will hold the job's key */
     /* libuv aborts when it polls a file */
     rc = uv_guess_handle(read_fd) == UV_NAMED_PIPE &&
                  uv_guess_handle(write_fd) == UV_NAMED_PIPE
@@ -151,7 +152,5 @@ void hvi_parent_close(struct hvi_parent *p)
 
 void hvi_parent_fini(struct hvi_parent *p)
 {
-    if (p->rx.data != NULL)
-        hvi_wipe(p->rx.data, p->rx.cap);
     hvi_buf_fini(&p->rx);
 }

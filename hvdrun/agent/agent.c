@@ -14,6 +14,7 @@
 #include <limits.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +23,11 @@
 #include <unistd.h>
 
 #include "hvdrun/agent/cgroup.h"
+#include "hvdrun/agent/crew.h"
 #include "hvdrun/agent/link.h"
 #include "hvdrun/agent/rank.h"
 #include "hvdrun/io/procstat.h"
+#include "hvdrun/job/proc.h"
 #include "hvdrun/job/rundir.h"
 #include "hvdrun/job/strays.h"
 #include "hvdrun/topo/layout.h"
@@ -45,6 +48,13 @@
     250 /* how long a descendant may hold an ended worker's output, twice */
 #define ALL_WINDOWS_BYTES (64u * 1024 * 1024) /* unacknowledged output of all ranks */
 #define MIN_WINDOW_BYTES (128u * 1024)
+/* Of each rank: two pipes, a pidfd and, until it has begun, the pipe that tells how. A
+ * starter has the child's ends of these open. */
+#define FDS_PER_RANK 4
+#define FDS_OF_A_START 12
+#define FDS_OF_A_STARTER 5
+#define STARTERS_MAX 16       /* threads that start ranks */
+#define STARTERS_FROM_RANKS 4 /* for fewer a thread costs more than it saves */
 
 struct agent {
     uv_loop_t loop;
@@ -393,43 +403,112 @@ static void bind_ranks(struct agent *a)
     }
 }
 
+/* What is needed to start all ranks, and what came of each. */
+struct start {
+    struct agent *a;
+    struct hvi_rank_common common;
+    struct start_of_one {
+        enum hvd_status rc;
+        struct hvi_spawn_failure failure;
+        struct hvi_err err;
+    } * one; /* [nranks] */
+    atomic_bool failed;
+};
+
+/* In a thread of the crew. */
+static void start_one(void *arg, int i)
+{
+    struct start *s = arg;
+    struct hvi_rank *r = &s->a->ranks[i];
+    struct start_of_one *one = &s->one[i];
+    int32_t reader = s->a->stdin_rank;
+
+    if (atomic_load(&s->failed))
+        return;
+    one->rc = hvi_rank_fork(r, &s->common, reader == -2 || reader == r->rank,
+                            &one->failure, &one->err);
+    if (one->rc != HVD_OK)
+        atomic_store(&s->failed, true);
+}
+
+/* A vfork keeps its thread waiting for an exec that may have to wait for a processor. With
+ * one thread for each of these there is always one that goes on. */
+static int starters(const struct agent *a)
+{
+    cpu_set_t cpus;
+    int n = 1;
+
+    CPU_ZERO(&cpus);
+    if (a->nranks >= STARTERS_FROM_RANKS &&
+        sched_getaffinity(0, sizeof cpus, &cpus) == 0)
+        n = CPU_COUNT(&cpus);
+    for (int i = 0; i < a->nranks; i++) /* a tracer is a thread, not a process */
+        if (a->ranks[i].debug != HVI_RANK_PLAIN)
+            n = 1;
+    if (n > (a->nranks + FDS_OF_A_START) / FDS_OF_A_STARTER) /* check_limits() */
+        n = (a->nranks + FDS_OF_A_START) / FDS_OF_A_STARTER;
+    return n < STARTERS_MAX ? n : STARTERS_MAX;
+}
+
+/* Hands what runs to the loop, in the order of the ranks. false: one does not run. */
+static bool watch_all(struct start *s)
+{
+    struct agent *a = s->a;
+    bool told = false;
+
+    for (int i = 0; i < a->nranks; i++) {
+        struct hvi_rank *r = &a->ranks[i];
+        struct start_of_one *one = &s->one[i];
+
+        if (r->pid != 0)
+            one->rc = hvi_rank_watch(r, &s->common, &one->err);
+        if (r->pid != 0) {
+            report_started(a, r);
+        } else if (one->rc != HVD_OK && !told) {
+            start_failed(a, r, &one->failure, one->err.text);
+            told = true;
+        }
+    }
+    return !told;
+}
+
 static void launch(struct agent *a)
 {
     uint64_t window = ALL_WINDOWS_BYTES / (unsigned)(2 * a->nranks);
-    struct hvi_rank_common c = {.loop = &a->loop,
-                                .chan = &a->chan,
-                                .keeper = a->keeper,
-                                .ops = &rank_ops,
-                                .owner = a,
-                                .argv = a->argv,
-                                .debug_argv = a->debug_argv,
-                                .cwd = a->cwd,
-                                .env = &a->env,
-                                .null_fd = a->null_fd,
-                                .cgroup_fd = a->cgroup_fd};
-    int i;
+    struct start s = {.a = a,
+                      .common = {.loop = &a->loop,
+                                 .chan = &a->chan,
+                                 .keeper = a->keeper,
+                                 .ops = &rank_ops,
+                                 .owner = a,
+                                 .argv = a->argv,
+                                 .debug_argv = a->debug_argv,
+                                 .cwd = a->cwd,
+                                 .env = &a->env,
+                                 .null_fd = a->null_fd,
+                                 .cgroup_fd = a->cgroup_fd},
+                      .one = calloc((size_t)a->nranks, sizeof *s.one)};
+    bool all;
 
+    if (s.one == NULL) {
+        send_error(a, HVD_ENOMEM, "out of memory");
+        stop_ranks(a, 0);
+        return;
+    }
     if (window > HVI_OUTPUT_WINDOW_BYTES)
         window = HVI_OUTPUT_WINDOW_BYTES;
-    c.window_bytes = window < MIN_WINDOW_BYTES ? MIN_WINDOW_BYTES : window;
+    s.common.window_bytes = window < MIN_WINDOW_BYTES ? MIN_WINDOW_BYTES : window;
     a->launched = true;
     bind_ranks(a);
-    for (i = 0; i < a->nranks; i++) {
-        struct hvi_rank *r = &a->ranks[i];
-        struct hvi_spawn_failure f;
-        struct hvi_err err = {""};
-
-        if (hvi_rank_start(r, &c, a->stdin_rank == -2 || a->stdin_rank == r->rank, &f,
-                           &err) != HVD_OK) {
-            start_failed(a, r, &f, err.text);
-            break;
-        }
-        report_started(a, r);
-    }
-    if (i == a->nranks)
+    hvi_proc_note_signals();
+    hvi_crew_run(starters(a), a->nranks, start_one, &s);
+    all = watch_all(&s);
+    free(s.one);
+    if (all)
         return;
-    for (int k = i; k < a->nranks; k++)
-        send_not_run(a, &a->ranks[k]);
+    for (int i = 0; i < a->nranks; i++)
+        if (a->ranks[i].pid == 0)
+            send_not_run(a, &a->ranks[i]);
     kill_all(a);
 }
 
@@ -807,10 +886,6 @@ static void set_lease(struct agent *a)
         hvi_link_set_lease(&a->link[a->at], seconds * 1000);
 }
 
-/* Of each rank: two pipes, a pidfd and, until it has begun, the pipe that tells how. */
-#define FDS_PER_RANK 4
-#define FDS_OF_A_START 12
-
 static enum hvd_status check_limits(const struct agent *a, struct hvi_err *err)
 {
     size_t need = FDS_OF_A_START + (size_t)a->nranks * FDS_PER_RANK;
@@ -1056,7 +1131,7 @@ int hvi_agent_run(int in_fd, int out_fd, const char *rundir, struct hvi_keeper *
     uv_run(&a->loop, UV_RUN_DEFAULT);
     uv_loop_close(&a->loop);
     hvi_strays_kill(keeper->pid, STRAYS_MS);
-    hvi_keeper_stop(keeper);
+    hvi_keeper_leave(keeper);
     free_agent(a);
     return 0;
 }

@@ -75,17 +75,25 @@ const char *hvi_jobenv_get(const struct hvi_jobenv *e, const char *name)
     return var != NULL ? *var + strlen(name) + 1 : NULL;
 }
 
-enum hvd_status hvi_jobenv_copy(const struct hvi_jobenv *from, struct hvi_jobenv *to)
+char **hvi_jobenv_merge(const struct hvi_jobenv *base, const struct hvi_jobenv *own)
 {
-    for (size_t i = 0; i < from->n; i++) {
-        const char *eq = strchr(from->vars[i], '=');
-        enum hvd_status rc = hvi_jobenv_put(
-            to, from->vars[i], (size_t)(eq - from->vars[i]), eq + 1, strlen(eq + 1));
+    struct hvi_jobenv all = {.vars = calloc(base->n + own->n + 1, sizeof *all.vars),
+                             .n = base->n};
 
-        if (rc != HVD_OK)
-            return rc;
+    if (all.vars == NULL)
+        return NULL;
+    if (base->n > 0)
+        memcpy(all.vars, base->vars, base->n * sizeof *all.vars);
+    for (size_t i = 0; i < own->n; i++) {
+        size_t name_bytes = strcspn(own->vars[i], "=");
+        char **old = find(&all, own->vars[i], name_bytes);
+
+        if (old != NULL)
+            *old = own->vars[i];
+        else
+            all.vars[all.n++] = own->vars[i];
     }
-    return HVD_OK;
+    return all.vars;
 }
 
 void hvi_jobenv_fini(struct hvi_jobenv *e)

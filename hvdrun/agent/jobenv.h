@@ -21,7 +21,9 @@ enum hvd_status hvi_jobenv_set(struct hvi_jobenv *e, const char *name,
                                const char *value);
 /** NULL when not set. Borrowed. */
 const char *hvi_jobenv_get(const struct hvi_jobenv *e, const char *name);
-enum hvd_status hvi_jobenv_copy(const struct hvi_jobenv *from, struct hvi_jobenv *to);
+/** As execve() takes it, where what own has replaces what base has: the caller's to free,
+ *  its texts are theirs. NULL: out of memory. */
+char **hvi_jobenv_merge(const struct hvi_jobenv *base, const struct hvi_jobenv *own);
 void hvi_jobenv_fini(struct hvi_jobenv *e);
 
 #endif

@@ -25,6 +25,7 @@
 
 #include "hvdrun/agent/cgroup.h"
 #include "hvdrun/agent/marked.h"
+#include "hvdrun/agent/spawn.h"
 #include "hvdrun/io/procstat.h"
 #include "hvdrun/job/rundir.h"
 #include "proto/base/clock.h"
@@ -190,6 +191,7 @@ enum hvd_status hvi_keeper_start(int lifeline_fd, const char *rundir, int own,
     close(sv[1]);
     out->pid = pid;
     out->fd = sv[0];
+    out->own = own;
     return HVD_OK;
 }
 
@@ -247,9 +249,8 @@ enum hvd_status hvi_keeper_cgroup(struct hvi_keeper *k, const char *dir,
     return tell(k, &m, err);
 }
 
-void hvi_keeper_stop(struct hvi_keeper *k)
+static void let_end(struct hvi_keeper *k)
 {
-    int64_t deadline = hvi_now_ms() + END_TIMEOUT_MS;
     struct message m = {.op = OP_DONE};
 
     if (k->fd >= 0) {
@@ -257,6 +258,24 @@ void hvi_keeper_stop(struct hvi_keeper *k)
         close(k->fd);
     }
     k->fd = -1;
+}
+
+void hvi_keeper_stop(struct hvi_keeper *k)
+{
+    int64_t deadline = hvi_now_ms() + END_TIMEOUT_MS;
+    struct pollfd p = {.fd = hvi_pidfd_open(k->pid), .events = POLLIN};
+
+    let_end(k);
     while (waitpid(k->pid, NULL, WNOHANG) == 0 && hvi_now_ms() < deadline)
-        poll(NULL, 0, 1);
+        poll(&p, 1, p.fd >= 0 ? hvi_ms_left(deadline) : 1); /* an old kernel */
+    if (p.fd >= 0)
+        close(p.fd);
+}
+
+void hvi_keeper_leave(struct hvi_keeper *k)
+{
+    if (k->own)
+        hvi_keeper_stop(k);
+    else
+        let_end(k);
 }

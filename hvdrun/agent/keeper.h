@@ -14,6 +14,7 @@
 struct hvi_keeper {
     pid_t pid;
     int fd; /* readable or hung up: the keeper has died */
+    int own;
 };
 
 /**
@@ -43,5 +44,8 @@ enum hvd_status hvi_keeper_cgroup(struct hvi_keeper *k, const char *dir,
                                   struct hvi_err *err);
 /** Lets it end (it kills what is left) and waits for that, at most a second. */
 void hvi_keeper_stop(struct hvi_keeper *k);
+/** The same at the caller's own end: where the directory is hvdrun's, which waits for all
+ * that its agent leaves, without waiting. */
+void hvi_keeper_leave(struct hvi_keeper *k);
 
 #endif

@@ -47,7 +47,7 @@ int main(int argc, char **argv)
 {
     const char *dir = NULL;
     char made[HVI_RUNDIR_MAX];
-    struct hvi_keeper keeper = {0, -1};
+    struct hvi_keeper keeper = {0, -1, 0};
     struct hvi_err err;
     int in_fd, out_fd;
     int serve = 0;

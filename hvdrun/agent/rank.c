@@ -128,54 +128,58 @@ static void exit_cb(uv_poll_t *p, int status, int events)
     hvi_rank_check(p->data);
 }
 
-struct fds {
-    int in[2], out[2], err[2];
-};
-
-static void close_fds(struct fds *f)
+static void close_fds(struct hvi_rank *r)
 {
     for (int i = 0; i < 2; i++) {
-        close_fd(&f->in[i]);
-        close_fd(&f->out[i]);
-        close_fd(&f->err[i]);
+        close_fd(&r->fds.in[i]);
+        close_fd(&r->fds.out[i]);
+        close_fd(&r->fds.err[i]);
     }
 }
 
-static enum hvd_status make_pipes(struct fds *f, bool with_stdin, struct hvi_err *err)
+static void close_childs(struct hvi_rank *r)
 {
-    if ((with_stdin && pipe2(f->in, O_CLOEXEC) != 0) || pipe2(f->out, O_CLOEXEC) != 0 ||
-        pipe2(f->err, O_CLOEXEC) != 0)
+    close_fd(&r->fds.in[0]);
+    close_fd(&r->fds.out[1]);
+    close_fd(&r->fds.err[1]);
+}
+
+static enum hvd_status make_pipes(struct hvi_rank *r, bool with_stdin,
+                                  struct hvi_err *err)
+{
+    if ((with_stdin && pipe2(r->fds.in, O_CLOEXEC) != 0) ||
+        pipe2(r->fds.out, O_CLOEXEC) != 0 || pipe2(r->fds.err, O_CLOEXEC) != 0)
         return hvi_fail(err, HVD_EIO, "pipe: %s%s", strerror(errno),
                         errno == EMFILE ? "; raise the limit (ulimit -n)" : "");
     return HVD_OK;
 }
 
 /* A terminal stands for all three: out[1] is its inner side, out[0] and in[1] ours. */
-static enum hvd_status make_terminal(const struct hvi_rank *r, struct fds *f,
-                                     struct hvi_err *err)
+static enum hvd_status make_terminal(struct hvi_rank *r, struct hvi_err *err)
 {
     struct winsize size = {.ws_row = r->rows, .ws_col = r->columns};
+    int *in = r->fds.in, *out = r->fds.out;
     char name[64];
 
-    f->out[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-    if (f->out[0] >= 0)
-        f->in[1] = fcntl(f->out[0], F_DUPFD_CLOEXEC, 3);
-    if (f->in[1] >= 0 && grantpt(f->out[0]) == 0 && unlockpt(f->out[0]) == 0 &&
-        ptsname_r(f->out[0], name, sizeof name) == 0)
-        f->out[1] = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
-    if (f->out[1] < 0)
+    out[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (out[0] >= 0)
+        in[1] = fcntl(out[0], F_DUPFD_CLOEXEC, 3);
+    if (in[1] >= 0 && grantpt(out[0]) == 0 && unlockpt(out[0]) == 0 &&
+        ptsname_r(out[0], name, sizeof name) == 0)
+        out[1] = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (out[1] < 0)
         return hvi_fail(err, HVD_EIO, "a terminal for the debugger: %s",
                         strerror(errno));
     if (r->rows > 0)
-        (void)ioctl(f->out[0], TIOCSWINSZ, &size);
+        (void)ioctl(out[0], TIOCSWINSZ, &size);
     return HVD_OK;
 }
 
 /* Hands our pipe ends to the loop. */
 static enum hvd_status watch(struct hvi_rank *r, const struct hvi_rank_common *c,
-                             struct fds *f, struct hvi_err *err)
+                             struct hvi_err *err)
 {
-    int *ends[2] = {&f->out[0], &f->err[0]};
+    int *ends[2] = {&r->fds.out[0], &r->fds.err[0]};
     enum hvd_status rc = HVD_OK;
 
     for (int i = 0; i < 2 && rc == HVD_OK && *ends[i] >= 0; i++) {
@@ -184,9 +188,9 @@ static enum hvd_status watch(struct hvi_rank *r, const struct hvi_rank_common *c
         *ends[i] = -1;
         r->open_streams += rc == HVD_OK;
     }
-    if (rc == HVD_OK && f->in[1] >= 0) {
-        rc = hvi_win_open(&r->in, c->loop, f->in[1], c->chan, r->rank, err);
-        f->in[1] = -1;
+    if (rc == HVD_OK && r->fds.in[1] >= 0) {
+        rc = hvi_win_open(&r->in, c->loop, r->fds.in[1], c->chan, r->rank, err);
+        r->fds.in[1] = -1;
     }
     if (rc != HVD_OK)
         return rc;
@@ -213,58 +217,63 @@ static enum hvd_status watch(struct hvi_rank *r, const struct hvi_rank_common *c
     return HVD_OK;
 }
 
-enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common *c,
-                               bool with_stdin, struct hvi_spawn_failure *failure,
+enum hvd_status hvi_rank_watch(struct hvi_rank *r, const struct hvi_rank_common *c,
                                struct hvi_err *err)
 {
-    struct fds f = {{-1, -1}, {-1, -1}, {-1, -1}};
+    enum hvd_status rc = watch(r, c, err);
+
+    close_fds(r);
+    if (rc == HVD_OK)
+        return rc;
+    kill(-r->pid, SIGKILL);
+    hvi_keeper_remove(c->keeper, r->pid);
+    waitpid(r->pid, NULL, 0);
+    hvi_rank_close(r);
+    r->pid = 0;
+    return rc;
+}
+
+enum hvd_status hvi_rank_fork(struct hvi_rank *r, const struct hvi_rank_common *c,
+                              bool with_stdin, struct hvi_spawn_failure *failure,
+                              struct hvi_err *err)
+{
     bool terminal = r->debug == HVI_RANK_TERMINAL;
     struct hvi_spawn_plan plan = {.argv = terminal ? c->debug_argv : c->argv,
+                                  .envp = hvi_jobenv_merge(c->env, &r->env),
                                   .cwd = c->cwd,
                                   .cpus = r->cpus,
                                   .note = r->note,
                                   .terminal = terminal,
                                   .hold = r->debug == HVI_RANK_HELD};
     struct hvi_spawned child = {0, -1};
-    struct hvi_jobenv env = {0};
-    enum hvd_status rc;
+    enum hvd_status rc = plan.envp != NULL ? HVD_OK : HVD_ENOMEM;
 
     r->ops = c->ops;
     r->owner = c->owner;
     r->keeper = c->keeper;
     r->pidfd = r->fail_fd = -1;
+    memset(&r->fds, -1, sizeof r->fds);
     failure->stage = HVI_SPAWN_FORK;
     failure->error = 0;
-    rc = hvi_jobenv_copy(c->env, &env);
-    if (rc == HVD_OK)
-        rc = hvi_jobenv_copy(&r->env, &env);
-    if (rc == HVD_OK)
-        rc = terminal ? make_terminal(r, &f, err) : make_pipes(&f, with_stdin, err);
     if (rc != HVD_OK)
-        goto done;
-    plan.envp = env.vars;
-    plan.in_fd = terminal ? f.out[1] : with_stdin ? f.in[0] : c->null_fd;
-    plan.out_fd = f.out[1];
-    plan.err_fd = terminal ? f.out[1] : f.err[1];
+        return hvi_fail(err, rc, "out of memory");
+    rc = terminal ? make_terminal(r, err) : make_pipes(r, with_stdin, err);
+    plan.in_fd = terminal ? r->fds.out[1] : with_stdin ? r->fds.in[0] : c->null_fd;
+    plan.out_fd = r->fds.out[1];
+    plan.err_fd = terminal ? r->fds.out[1] : r->fds.err[1];
     plan.cgroup_fd = c->cgroup_fd;
     plan.keeper = c->keeper;
-    rc = hvi_spawn(&plan, &child, &failure->error, err);
-    if (rc != HVD_OK)
-        goto done;
-    r->pid = child.pid;
-    r->fail_fd = child.fail_fd;
-    r->started_ms = hvi_now_ms();
-    rc = watch(r, c, &f, err);
-    if (rc != HVD_OK) {
-        kill(-r->pid, SIGKILL);
-        hvi_keeper_remove(c->keeper, r->pid);
-        waitpid(r->pid, NULL, 0);
-        hvi_rank_close(r);
-        r->pid = 0;
+    if (rc == HVD_OK)
+        rc = hvi_spawn(&plan, &child, &failure->error, err);
+    if (rc == HVD_OK) {
+        close_childs(r);
+        r->pid = child.pid;
+        r->fail_fd = child.fail_fd;
+        r->started_ms = hvi_now_ms();
+    } else {
+        close_fds(r);
     }
-done:
-    close_fds(&f);
-    hvi_jobenv_fini(&env);
+    free(plan.envp);
     return rc;
 }
 

@@ -46,6 +46,9 @@ struct hvi_rank {
     bool exit_poll_open, start_poll_open, hold_timer_open;
     struct hvi_wout out[2]; /* a terminal: only the first */
     struct hvi_win in;
+    struct {
+        int in[2], out[2], err[2];
+    } fds; /* between hvi_rank_fork() and hvi_rank_watch() */
     int open_streams;
     int64_t started_ms;
     bool exited, by_us;
@@ -67,10 +70,14 @@ struct hvi_rank_common {
     uint64_t window_bytes;
 };
 
-/** Starts the worker, of which the keeper knows before it execs; may call on_started. On
- *  failure nothing runs; failure then says where. HVD_EIO, HVD_ENOMEM. */
-enum hvd_status hvi_rank_start(struct hvi_rank *r, const struct hvi_rank_common *c,
-                               bool with_stdin, struct hvi_spawn_failure *failure,
+/** Starts the worker, of which the keeper knows before it execs; hvi_rank_watch() has to
+ *  follow. On failure nothing runs; failure then says where. HVD_EIO, HVD_ENOMEM.
+ *  Threads  any; it dies with the one that calls. One that is debugged: the loop's. */
+enum hvd_status hvi_rank_fork(struct hvi_rank *r, const struct hvi_rank_common *c,
+                              bool with_stdin, struct hvi_spawn_failure *failure,
+                              struct hvi_err *err);
+/** Hands a started worker to the loop; may call on_started. On failure it is killed. */
+enum hvd_status hvi_rank_watch(struct hvi_rank *r, const struct hvi_rank_common *c,
                                struct hvi_err *err);
 /** To its process group; nothing when it has ended. To a debugger only what shall end it
  *  comes, as SIGTERM: the rest would be the end of the debugger too. */

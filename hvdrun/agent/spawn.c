@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "hvdrun/agent/cgroup.h"
-#include "hvdrun/agent/vclone.h"
+#include "hvdrun/job/vclone.h"
 #include "hvdrun/job/proc.h"
 #include "proto/base/limits.h"
 

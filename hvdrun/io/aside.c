@@ -81,15 +81,20 @@ enum hvd_status hvi_aside_open(struct hvi_aside *a, uv_loop_t *loop,
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&a->cond, &attr);
     pthread_condattr_destroy(&attr);
-    rc = start_thread(a);
-    if (rc != 0) {
-        uv_close((uv_handle_t *)&a->async, NULL);
+    a->open = true;
+    return HVD_OK;
+}
+
+enum hvd_status hvi_aside_start(struct hvi_aside *a, struct hvi_err *err)
+{
+    int rc = a->begun ? 0 : start_thread(a);
+
+    if (rc != 0)
         return hvi_fail(err, HVD_ELIMIT,
                         "cannot start a thread: %s; raise the limit of processes or "
                         "memory (ulimit -u, -v)",
                         strerror(rc));
-    }
-    a->open = true;
+    a->begun = true;
     return HVD_OK;
 }
 
@@ -114,16 +119,18 @@ bool hvi_aside_close(struct hvi_aside *a)
     pthread_mutex_lock(&a->lock);
     a->quit = true;
     pthread_cond_signal(&a->cond);
-    while (!a->ended && pthread_cond_timedwait(&a->cond, &a->lock, &until) == 0)
+    while (a->begun && !a->ended &&
+           pthread_cond_timedwait(&a->cond, &a->lock, &until) == 0)
         continue;
-    ended = a->ended;
+    ended = a->ended || !a->begun;
     pthread_mutex_unlock(&a->lock);
     uv_close((uv_handle_t *)&a->async, NULL);
     if (!ended) {
         pthread_detach(a->thread);
         return false;
     }
-    pthread_join(a->thread, NULL);
+    if (a->begun)
+        pthread_join(a->thread, NULL);
     pthread_mutex_destroy(&a->lock);
     pthread_cond_destroy(&a->cond);
     return true;

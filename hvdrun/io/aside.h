@@ -19,15 +19,18 @@ struct hvi_aside {
     void (*work)(void *data); /* in the thread */
     void (*done)(void *data); /* in the loop, once for each hvi_aside_begin() */
     void *data;
-    bool open;
+    bool open, begun;                   /* begun: there is a thread */
     bool wanted, finished, quit, ended; /* under lock */
 };
 
-/** HVD_ELIMIT when there is no thread; then it is as if closed. */
+/** Without its thread, which the first hvi_aside_start() makes. HVD_ELIMIT; then it is as
+ * if closed. */
 enum hvd_status hvi_aside_open(struct hvi_aside *a, uv_loop_t *loop,
                                void (*work)(void *), void (*done)(void *), void *data,
                                struct hvi_err *err);
-/** Lets work run once. Not again before done. */
+/** Nothing when there is one. HVD_ELIMIT. */
+enum hvd_status hvi_aside_start(struct hvi_aside *a, struct hvi_err *err);
+/** Lets work run once, when it has been started. Not again before done. */
 void hvi_aside_begin(struct hvi_aside *a);
 /**
  * done is not called any more. Waits for the thread, for a second at most.

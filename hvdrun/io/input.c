@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define FOREGROUND_MS                                                                  \
@@ -67,8 +69,20 @@ static void next(struct hvi_input *in)
 {
     if (!in->started || in->busy || in->paused || in->ended || in->closed)
         return;
+    if (in->nothing) {
+        in->ended = true;
+        in->on_data(in->data, NULL, 0);
+        return;
+    }
     in->busy = true;
     hvi_aside_begin(&in->aside);
+}
+
+static bool is_null(int fd)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3);
 }
 
 enum hvd_status hvi_input_open(struct hvi_input *in, uv_loop_t *loop,
@@ -80,6 +94,10 @@ enum hvd_status hvi_input_open(struct hvi_input *in, uv_loop_t *loop,
     memset(in, 0, sizeof *in);
     in->on_data = on_data;
     in->data = data;
+    in->wake[0] = in->wake[1] = -1;
+    in->nothing = in->open = is_null(0);
+    if (in->nothing)
+        return HVD_OK;
     in->bytes = malloc(HVI_INPUT_BYTES);
     if (in->bytes == NULL)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
@@ -87,10 +105,12 @@ enum hvd_status hvi_input_open(struct hvi_input *in, uv_loop_t *loop,
         rc = hvi_fail(err, HVD_ELIMIT, "pipe: %s", strerror(errno));
     if (rc == HVD_OK) {
         rc = hvi_aside_open(&in->aside, loop, wait_and_read, done_cb, in, err);
-        if (rc == HVD_OK) {
-            in->open = true;
+        if (rc == HVD_OK)
+            rc = hvi_aside_start(&in->aside, err);
+        in->open = rc == HVD_OK;
+        if (in->open)
             return HVD_OK;
-        }
+        (void)hvi_aside_close(&in->aside);
         close(in->wake[0]);
         close(in->wake[1]);
     }
@@ -136,8 +156,10 @@ void hvi_input_fini(struct hvi_input *in)
     if (!in->open)
         return;
     in->open = false;
-    close(in->wake[0]);
-    close(in->wake[1]);
+    if (!in->nothing) {
+        close(in->wake[0]);
+        close(in->wake[1]);
+    }
     free(in->bytes);
     in->bytes = NULL;
 }

@@ -21,6 +21,7 @@ struct hvi_input {
     char *bytes;
     ssize_t n;
     bool open, started, busy, paused, ended, closed;
+    bool nothing; /* stdin is /dev/null: there is no thread */
     /** n bytes; n 0: the end, once. Not after hvi_input_close(). */
     void (*on_data)(void *data, const char *bytes, size_t n);
     void *data;

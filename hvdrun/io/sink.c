@@ -106,7 +106,7 @@ void hvi_sink_flush(struct hvi_sink *s)
         s->writing = *s->from;
         *s->from = swap;
     }
-    if (s->aside.open)
+    if (s->aside.open && hvi_aside_start(&s->aside, NULL) == HVD_OK)
         begin_write(s);
     else
         write_now(s);

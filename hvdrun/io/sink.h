@@ -24,7 +24,8 @@ struct hvi_sink {
     void *data;
 };
 
-/** HVD_ELIMIT without a thread; then each flush writes at once, and may block. */
+/** HVD_ELIMIT. Without it, and where its thread, which the first text makes, is refused,
+ * each flush writes at once, and may block. */
 enum hvd_status hvi_sink_init(struct hvi_sink *s, uv_loop_t *loop, int fd,
                               struct hvi_buf *from, void (*on_written)(void *),
                               void *data, struct hvi_err *err);

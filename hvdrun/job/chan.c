@@ -185,6 +185,7 @@ enum hvd_status hvi_chan_open(struct hvi_chan *c, uv_loop_t *loop, int read_fd,
     uv_pipe_init(loop, &c->out, 0);
     c->in.data = c->out.data = c;
     c->in_open = c->out_open = true;
+    c->rx.secret = true; /* a job's first frame holds its key */
     rc = uv_pipe_open(&c->in, read_fd);
     if (rc != 0)
         close(read_fd);
@@ -252,8 +253,6 @@ void hvi_chan_close(struct hvi_chan *c)
 
 void hvi_chan_fini(struct hvi_chan *c)
 {
-    if (c->rx.data != NULL)
-        hvi_wipe(c->rx.data, c->rx.cap);
     hvi_buf_fini(&c->rx);
     hvi_buf_fini(&c->tx);
     hvi_buf_fini(&c->writing);

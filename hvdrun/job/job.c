@@ -1024,14 +1024,20 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
 static void await_orphans(void)
 {
     int64_t deadline = hvi_now_ms() + KEEPER_MS;
+    sigset_t chld;
+    int left_ms;
 
-    while (hvi_now_ms() < deadline) {
+    sigemptyset(&chld); /* the loop, which took it, is closed */
+    sigaddset(&chld, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &chld, NULL);
+    while ((left_ms = hvi_ms_left(deadline)) > 0) {
+        struct timespec wait = {left_ms / 1000, (long)(left_ms % 1000) * 1000000};
         pid_t pid = waitpid(-1, NULL, WNOHANG);
 
         if (pid < 0)
             return;
         if (pid == 0)
-            usleep(2000);
+            (void)sigtimedwait(&chld, NULL, &wait);
     }
     hvi_strays_kill(0, HVI_JOB_END_MS);
 }

@@ -514,8 +514,10 @@ static _Noreturn void be(char *const argv[], int fd)
 
 static pid_t start(char *const argv[], int fd)
 {
-    pid_t pid = fork();
+    pid_t pid;
 
+    hvi_proc_note_signals();
+    pid = fork();
     if (pid == 0)
         be(argv, fd);
     return pid;

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "hvdrun/job/vclone.h"
 #include "proto/base/limits.h"
 
 enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX], struct hvi_err *err)
@@ -47,20 +48,48 @@ enum hvd_status hvi_proc_find(const char *name, char out[PATH_MAX], struct hvi_e
         self);
 }
 
-/* In the child. Only async-signal-safe calls: hvdrun may have threads. */
-static _Noreturn void child(char *const argv[], int in, int out, int err_fd,
-                            int fail_fd)
+struct birth {
+    char *const *argv;
+    int in, out, err_fd, fail_fd;
+};
+
+/* In the child, which may have hvdrun's memory. Only async-signal-safe calls: hvdrun may
+ * have threads. */
+static void child(void *data)
 {
+    const struct birth *b = data;
     int e;
 
     setpgid(0, 0);
     hvi_proc_reset_signals();
-    if (dup2(in, 0) == 0 && dup2(out, 1) == 1 && (err_fd < 0 || dup2(err_fd, 2) == 2))
-        execvp(argv[0], argv);
+    if (dup2(b->in, 0) == 0 && dup2(b->out, 1) == 1 &&
+        (b->err_fd < 0 || dup2(b->err_fd, 2) == 2))
+        execvp(b->argv[0], b->argv);
     e = errno;
-    if (write(fail_fd, &e, sizeof e) < 0)
+    if (write(b->fail_fd, &e, sizeof e) < 0)
         _exit(126);
     _exit(127);
+}
+
+/* The cheapest way that this system knows. -1 with errno. */
+static pid_t give_birth(struct birth *b)
+{
+    sigset_t all, old;
+    pid_t pid;
+    int e;
+
+    hvi_proc_note_signals();
+    sigfillset(&all); /* the child takes them once their handlers are gone */
+    sigprocmask(SIG_SETMASK, &all, &old);
+    pid = (pid_t)hvi_vclone(-1, child, b);
+    if (pid < 0)
+        pid = fork();
+    if (pid == 0)
+        child(b);
+    e = errno;
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    errno = e;
+    return pid;
 }
 
 static void close_pair(int p[2])
@@ -80,6 +109,7 @@ static enum hvd_status start(char *const argv[], bool with_stderr, struct hvi_pr
     int fail[2] = {-1, -1};
     int e = 0;
     pid_t pid;
+    struct birth b;
 
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0 ||
         pipe2(fail, O_CLOEXEC) != 0 || (with_stderr && pipe2(words, O_CLOEXEC) != 0)) {
@@ -89,14 +119,13 @@ static enum hvd_status start(char *const argv[], bool with_stderr, struct hvi_pr
     }
     (void)fcntl(from[1], F_SETPIPE_SZ,
                 1024 * 1024); /* fewer wake-ups; may be refused */
-    pid = fork();
+    b = (struct birth){argv, in[0], from[1], words[1], fail[1]};
+    pid = give_birth(&b);
     if (pid < 0) {
         rc = hvi_fail(err, HVD_EIO, "cannot start %s: fork: %s%s", argv[0],
                       strerror(errno), hvi_limits_of_processes(errno));
         goto done;
     }
-    if (pid == 0)
-        child(argv, in[0], from[1], words[1], fail[1]);
     setpgid(pid, pid); /* both sides: whoever comes first */
     close(fail[1]);
     fail[1] = -1;
@@ -130,12 +159,24 @@ enum hvd_status hvi_proc_start_piped(char *const argv[], struct hvi_proc *out,
     return start(argv, true, out, err);
 }
 
+static bool noted, is_changed[NSIG];
+
+void hvi_proc_note_signals(void)
+{
+    struct sigaction now;
+
+    for (int s = 1; s < NSIG; s++)
+        is_changed[s] = sigaction(s, NULL, &now) == 0 && now.sa_handler != SIG_DFL;
+    noted = true;
+}
+
 void hvi_proc_reset_signals(void)
 {
     sigset_t none;
 
     for (int s = 1; s < NSIG; s++)
-        signal(s, SIG_DFL);
+        if (!noted || is_changed[s])
+            signal(s, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     hvi_limits_restore_fds();

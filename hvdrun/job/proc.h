@@ -32,8 +32,11 @@ enum hvd_status hvi_proc_start(char *const argv[], struct hvi_proc *out,
 enum hvd_status hvi_proc_start_piped(char *const argv[], struct hvi_proc *out,
                                      struct hvi_err *err);
 
-/** In a child, before exec: default actions, nothing blocked, the user's limit of open
- *  files. Async-signal-safe. */
+/** Notes which signals have an action of their own here: before a child is started, by a
+ *  thread that no other starts children beside. */
+void hvi_proc_note_signals(void);
+/** In a child, before exec: default actions of those noted, nothing blocked, the user's
+ *  limit of open files. Async-signal-safe. */
 void hvi_proc_reset_signals(void);
 
 #endif

@@ -6,6 +6,8 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "hvdrun/topo/plain.h"
+
 const char *hvi_layout_self_bound(const char *program,
                                   const char *(*get)(const void *, const char *),
                                   const void *env)
@@ -58,6 +60,14 @@ static enum hvd_status deal_gpus(const struct hvi_layout_wish *w, struct hvi_lay
     return HVD_OK;
 }
 
+/* Of one NUMA node no more is wanted than its cores. */
+static bool may_be_plain(const struct hvi_layout_wish *w)
+{
+    return w->bind_to == HVI_BIND_NONE ||
+           (w->bind_to == HVI_BIND_AUTO && w->cores == 0 &&
+            (w->map_by == HVI_MAP_AUTO || w->map_by == HVI_MAP_SLOT));
+}
+
 static void share(const struct hvi_layout_wish *w, struct hvi_layout *l)
 {
     struct hvi_share_wish wish = {.nranks = w->nranks,
@@ -76,7 +86,7 @@ static void share(const struct hvi_layout_wish *w, struct hvi_layout *l)
     CPU_ZERO(&inherited);
     if (sched_getaffinity(0, sizeof inherited, &inherited) != 0)
         l->shares.why = "more processors than can be named";
-    else
+    else if (!may_be_plain(w) || !hvi_plain_look("", &inherited, &topo))
         l->shares.why = hvi_topo_look(
             &inherited, pci, w->bind_to == HVI_BIND_NONE ? 0 : l->gpus.n, &topo);
     if (l->shares.why == NULL) {

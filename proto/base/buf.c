@@ -3,10 +3,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Its pages that were never used stay untouched: they are not even there. */
+void hvi_buf_wipe(struct hvi_buf *b)
+{
+    if (b->data != NULL)
+        explicit_bzero(b->data, b->most);
+}
+
+static void drop_data(struct hvi_buf *b)
+{
+    if (b->secret)
+        hvi_buf_wipe(b);
+    free(b->data);
+}
+
 void hvi_buf_fini(struct hvi_buf *b)
 {
-    free(b->data);
+    bool secret = b->secret;
+
+    drop_data(b);
     memset(b, 0, sizeof *b);
+    b->secret = secret; /* so is what comes into it next */
 }
 
 uint8_t *hvi_buf_reserve(struct hvi_buf *b, size_t size_bytes)
@@ -36,10 +53,10 @@ uint8_t *hvi_buf_reserve(struct hvi_buf *b, size_t size_bytes)
         return NULL;
     if (live > 0)
         memcpy(data, b->data + b->off, live);
-    free(b->data);
+    drop_data(b);
     b->data = data;
     b->off = 0;
-    b->len = live;
+    b->len = b->most = live;
     b->cap = cap;
     return data + live;
 }
@@ -47,6 +64,8 @@ uint8_t *hvi_buf_reserve(struct hvi_buf *b, size_t size_bytes)
 void hvi_buf_commit(struct hvi_buf *b, size_t size_bytes)
 {
     b->len += size_bytes;
+    if (b->len > b->most)
+        b->most = b->len;
 }
 
 enum hvd_status hvi_buf_append(struct hvi_buf *b, const void *data, size_t size_bytes)
@@ -60,7 +79,7 @@ enum hvd_status hvi_buf_append(struct hvi_buf *b, const void *data, size_t size_
         return HVD_ENOMEM;
     if (size_bytes > 0)
         memcpy(to, data, size_bytes);
-    b->len += size_bytes;
+    hvi_buf_commit(b, size_bytes);
     return HVD_OK;
 }
 

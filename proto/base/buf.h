@@ -16,6 +16,8 @@ struct hvi_buf {
     uint8_t *data;
     size_t off, len, cap;
     size_t max_bytes; /* 0 = unlimited; appends beyond it are HVD_ELIMIT */
+    size_t most;      /* the greatest len since data is this block */
+    bool secret;      /* what was ever in it is wiped before it is freed */
 };
 
 void hvi_buf_fini(struct hvi_buf *b);
@@ -36,6 +38,8 @@ void hvi_buf_commit(struct hvi_buf *b, size_t size_bytes);
 /** Drop bytes from the front. */
 void hvi_buf_consume(struct hvi_buf *b, size_t size_bytes);
 void hvi_buf_clear(struct hvi_buf *b);
+/** Zeros whatever was in it, also what is consumed; the live bytes too. */
+void hvi_buf_wipe(struct hvi_buf *b);
 
 struct hvi_cursor {
     uint8_t *p;

@@ -76,7 +76,7 @@ static void begin(void)
     cr_assert_eq(pipe2(out, O_CLOEXEC), 0);
     agent_pid = fork();
     if (agent_pid == 0) {
-        struct hvi_keeper keeper = {0, -1};
+        struct hvi_keeper keeper = {0, -1, 0};
 
         close(in[1]);
         close(out[0]);

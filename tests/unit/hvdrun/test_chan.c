@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fault.h"
 #include "hvdrun/job/chan.h"
 #include "proto/base/clock.h"
 
@@ -346,4 +347,20 @@ Test(chan, a_banner_without_end_is_damage, .timeout = 20)
     close(raw[0]);
     close(raw[1]);
     end(false);
+}
+
+Test(chan, what_was_read_is_in_no_block_that_is_freed, .timeout = 20)
+{
+    static const char key[] = "the key of this job, 32 bytes lo";
+
+    if (!hvi_fault_available())
+        cr_skip_test("the sanitizer has its own malloc");
+    begin(NULL);
+    send_output(&a, 0, key, sizeof key - 1);
+    await(&at_b.frames, 1, "the frame");
+    cr_assert_not_null(memmem(b.rx.data, 256, key, sizeof key - 1));
+    hvi_fault_look_for(key, sizeof key - 1);
+    end(true);
+    cr_assert_eq(hvi_fault_freed_with(), 0);
+    hvi_fault_look_for(NULL, 0);
 }

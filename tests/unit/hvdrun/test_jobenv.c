@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -13,7 +14,8 @@
 
 Test(jobenv, a_later_setting_replaces_an_earlier, .timeout = 5)
 {
-    struct hvi_jobenv e = {0}, copy = {0};
+    struct hvi_jobenv e = {0}, own = {0};
+    char **all;
 
     cr_assert_eq(hvi_jobenv_set(&e, "A", "1"), HVD_OK);
     cr_assert_eq(hvi_jobenv_set(&e, "AB", "2"), HVD_OK);
@@ -23,10 +25,21 @@ Test(jobenv, a_later_setting_replaces_an_earlier, .timeout = 5)
     cr_assert_str_eq(hvi_jobenv_get(&e, "AB"), "2");
     cr_assert_null(hvi_jobenv_get(&e, "B"));
     cr_assert_null(e.vars[2]);
-    cr_assert_eq(hvi_jobenv_copy(&e, &copy), HVD_OK);
-    cr_assert_str_eq(copy.vars[1], "AB=2");
+    cr_assert_eq(hvi_jobenv_set(&own, "C", "3"), HVD_OK);
+    cr_assert_eq(hvi_jobenv_set(&own, "AB", "4"), HVD_OK);
+    all = hvi_jobenv_merge(&e, &own);
+    cr_assert_not_null(all);
+    cr_assert_str_eq(all[0], "A=");
+    cr_assert_str_eq(all[1], "AB=4");
+    cr_assert_str_eq(all[2], "C=3");
+    cr_assert_null(all[3]);
+    cr_assert_str_eq(hvi_jobenv_get(&e, "AB"), "2");
+    free(all);
     hvi_jobenv_fini(&e);
-    hvi_jobenv_fini(&copy);
+    all = hvi_jobenv_merge(&e, &e);
+    cr_assert_null(all[0]);
+    free(all);
+    hvi_jobenv_fini(&own);
 }
 
 Test(jobenv, holds_many, .timeout = 5)

@@ -124,14 +124,17 @@ static enum hvd_status build_env(void)
 {
     struct hvi_jobenv a = {0}, b = {0};
     enum hvd_status rc = HVD_OK;
-    char name[16];
+    char name[16], **all = NULL;
 
     for (int i = 0; i < 70 && rc == HVD_OK; i++) {
         snprintf(name, sizeof name, "N%d", i);
         rc = hvi_jobenv_set(&a, name, "v");
     }
     if (rc == HVD_OK)
-        rc = hvi_jobenv_copy(&a, &b);
+        all = hvi_jobenv_merge(&a, &b);
+    if (rc == HVD_OK && all == NULL)
+        rc = HVD_ENOMEM;
+    free(all);
     hvi_jobenv_fini(&a);
     hvi_jobenv_fini(&b);
     return rc;

@@ -304,7 +304,7 @@ Test(spawn, the_keeper_is_told_before_the_program_runs, .timeout = 20)
     int sv[2], told[128] = {0};
 
     cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
-    keeper = (struct hvi_keeper){0, sv[0]};
+    keeper = (struct hvi_keeper){0, sv[0], 0};
     child = spawn_under(argv, "/", &keeper);
     cr_assert_eq(ended(&child, &f), 0);
     cr_assert_str_eq(read_all(out_pipe[0]), "ran\n");
@@ -324,7 +324,7 @@ Test(spawn, without_a_keeper_that_takes_it_the_program_does_not_run, .timeout = 
 
     cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
     close(sv[1]);
-    keeper = (struct hvi_keeper){0, sv[0]};
+    keeper = (struct hvi_keeper){0, sv[0], 0};
     child = spawn_under(argv, "/", &keeper);
     status = ended(&child, &f);
     cr_assert_eq(f.stage, HVI_SPAWN_KEEPER);

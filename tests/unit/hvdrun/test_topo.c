@@ -1,3 +1,4 @@
+#include "hvdrun/topo/plain.h"
 #include "hvdrun/topo/share.h"
 
 #include <stdio.h>
@@ -269,4 +270,81 @@ Test(topo, puts_ranks_near_their_gpus, .timeout = 20)
     hvi_share_cut(&t, &w, got, &all);
     cr_assert(all.kind == HVI_BIND_NUMA && is(&got[0], 0, 7));
     hvi_topo_fini(&t);
+}
+
+static void put(const char *root, const char *name, const char *text)
+{
+    char path[512];
+    FILE *f;
+
+    snprintf(path, sizeof path, "mkdir -p '%s/sys/devices/system/%.*s'", root,
+             (int)(strrchr(name, '/') - name), name);
+    cr_assert_eq(system(path), 0);
+    snprintf(path, sizeof path, "%s/sys/devices/system/%s", root, name);
+    f = fopen(path, "w");
+    cr_assert_not_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+Test(topo, one_node_needs_no_hwloc_to_count_its_cores, .timeout = 20)
+{
+    char root[] = "/tmp/topo-XXXXXX", command[64];
+    cpu_set_t all;
+    struct hvi_topo t;
+
+    unsetenv("HWLOC_SYNTHETIC");
+    unsetenv("HWLOC_XMLFILE");
+    cr_assert_not_null(mkdtemp(root));
+    range(&all, 1, 5);
+    cr_assert_not(hvi_plain_look(root, &all, &t));
+    put(root, "node/online", "0\n");
+    put(root, "cpu/smt/active", "0\n");
+    cr_assert(hvi_plain_look(root, &all, &t));
+    cr_assert_eq(t.ncores, 5);
+    cr_assert(CPU_COUNT(&t.core[4].cpus) == 1 && CPU_ISSET(5, &t.core[4].cpus));
+    cr_assert(t.core[0].numa == 0 && t.core[0].socket == -1);
+    hvi_topo_fini(&t);
+    put(root, "cpu/smt/active", "1\n");
+    cr_assert_not(hvi_plain_look(root, &all, &t));
+    cr_assert_null(t.core);
+    for (int i = 1; i <= 5; i++) {
+        char name[64];
+
+        snprintf(name, sizeof name, "cpu/cpu%d/topology/thread_siblings_list", i);
+        put(root, name, i == 5 ? "5\n" : i % 2 == 1 ? "1,3\n" : "2,4,8-9\n");
+    }
+    cr_assert(hvi_plain_look(root, &all, &t));
+    cr_assert_eq(t.ncores, 3);
+    cr_assert(CPU_COUNT(&t.core[1].cpus) == 2 && CPU_ISSET(4, &t.core[1].cpus));
+    hvi_topo_fini(&t);
+    put(root, "cpu/cpu5/topology/thread_siblings_list", "4-\n");
+    cr_assert_not(hvi_plain_look(root, &all, &t));
+    put(root, "node/online", "0-1\n");
+    put(root, "cpu/smt/active", "0\n");
+    cr_assert_not(hvi_plain_look(root, &all, &t));
+    put(root, "node/online", "0\n");
+    setenv("HWLOC_SYNTHETIC", "pack:2 [numa] core:4 pu:2", 1);
+    cr_assert_not(hvi_plain_look(root, &all, &t));
+    unsetenv("HWLOC_SYNTHETIC");
+    snprintf(command, sizeof command, "rm -r '%s'", root);
+    cr_assert_eq(system(command), 0);
+}
+
+Test(topo, hwloc_counts_as_many, .timeout = 20)
+{
+    struct hvi_topo plain, full;
+    cpu_set_t all;
+
+    unsetenv("HWLOC_SYNTHETIC");
+    unsetenv("HWLOC_XMLFILE");
+    cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    if (without_hwloc() || !hvi_plain_look("", &all, &plain))
+        return;
+    cr_assert_null(hvi_topo_look(&all, NULL, 0, &full));
+    cr_assert_eq(plain.ncores, full.ncores);
+    for (int i = 0; i < full.ncores; i++)
+        cr_assert_eq(full.core[i].numa, 0);
+    hvi_topo_fini(&plain);
+    hvi_topo_fini(&full);
 }

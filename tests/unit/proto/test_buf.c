@@ -125,3 +125,29 @@ Test(cursor, empty_is_allowed, .timeout = 10)
     cr_assert_eq(hvi_get_u16(&c), 0);
     cr_assert(c.bad);
 }
+
+Test(buf, what_a_secret_one_has_held_is_in_no_block_it_frees, .timeout = 10)
+{
+    static const char key[] = "the key of this job, 32 bytes lo";
+    static char more[5000];
+    struct hvi_buf b = {.secret = true};
+
+    if (!hvi_fault_available())
+        cr_skip_test("the sanitizer has its own malloc");
+    cr_assert_eq(hvi_buf_append(&b, key, sizeof key), HVD_OK);
+    hvi_buf_consume(&b, sizeof key - 1); /* gone for readers, not from the memory */
+    hvi_fault_look_for(key, sizeof key - 1);
+    cr_assert_eq(hvi_buf_append(&b, more, sizeof more), HVD_OK); /* another block */
+    memcpy(hvi_buf_reserve(&b, sizeof key), key, sizeof key);
+    hvi_buf_commit(&b, sizeof key);
+    hvi_buf_clear(&b);
+    cr_assert_eq(hvi_buf_append(&b, "x", 1), HVD_OK);
+    hvi_buf_fini(&b);
+    cr_assert(b.secret);
+    cr_assert_eq(hvi_fault_freed_with(), 0);
+    cr_assert_eq(hvi_buf_append(&b, key, sizeof key), HVD_OK);
+    b.secret = false;
+    hvi_buf_fini(&b);
+    cr_assert_eq(hvi_fault_freed_with(), 1, "the look itself finds nothing");
+    hvi_fault_look_for(NULL, 0);
+}

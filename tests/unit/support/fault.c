@@ -7,7 +7,9 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -31,6 +33,10 @@ static _Thread_local long mallocs_left = -1; /* -1: disarmed */
 static _Thread_local bool malloc_failed;
 static _Thread_local size_t asked_bytes;
 static _Thread_local long live_blocks;
+
+static _Thread_local const void *looked_for;
+static _Thread_local size_t looked_for_bytes;
+static _Thread_local int freed_with;
 
 static _Thread_local long writes_left = -1;
 static _Thread_local int write_error;
@@ -63,6 +69,18 @@ size_t hvi_fault_asked_bytes(void)
 long hvi_fault_live_blocks(void)
 {
     return live_blocks;
+}
+
+void hvi_fault_look_for(const void *bytes, size_t size_bytes)
+{
+    freed_with = 0;
+    looked_for = bytes;
+    looked_for_bytes = size_bytes;
+}
+
+int hvi_fault_freed_with(void)
+{
+    return freed_with;
 }
 
 void hvi_fault_write_after(long k, int error)
@@ -152,6 +170,9 @@ EXPORTED int posix_memalign(void **out, size_t align, size_t size)
 EXPORTED void free(void *p)
 {
     live_blocks -= p != NULL;
+    if (looked_for != NULL && p != NULL)
+        freed_with +=
+            memmem(p, malloc_usable_size(p), looked_for, looked_for_bytes) != NULL;
     __libc_free(p);
 }
 #endif

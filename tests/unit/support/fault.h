@@ -31,6 +31,12 @@ size_t hvi_fault_asked_bytes(void);
 /** Blocks this thread has allocated less those it has freed; only differences count. */
 long hvi_fault_live_blocks(void);
 
+/** From here on blocks that this thread frees are looked through for these bytes (the
+ *  caller's, until NULL is given). */
+void hvi_fault_look_for(const void *bytes, size_t size_bytes);
+/** How many of them had the bytes in them. */
+int hvi_fault_freed_with(void);
+
 /** k more of this thread's write(), writev(), send() and sendmsg() pass, the next one
  *  fails with errno `error`, or for error 0 takes one byte only; those after pass. */
 void hvi_fault_write_after(long k, int error);

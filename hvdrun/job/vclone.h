@@ -1,7 +1,7 @@
 /** vfork() into a cgroup. vclone/x86.c or vclone/other.c is built: it takes an assembler's
  * word for each kind of processor. */
-#ifndef HVI_AGENT_VCLONE_H
-#define HVI_AGENT_VCLONE_H
+#ifndef HVI_JOB_VCLONE_H
+#define HVI_JOB_VCLONE_H
 
 /**
  * Runs fn in a child that has the caller's memory and the stack below the caller's frame,

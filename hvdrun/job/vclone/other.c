@@ -1,4 +1,4 @@
-#include "hvdrun/agent/vclone.h"
+#include "hvdrun/job/vclone.h"
 
 #include <errno.h>
 
