@@ -348,6 +348,7 @@ static uint32_t epoch_of(const struct hvi_msg *msg)
 
 static void from_member(struct hvi_core *core, struct conn *c, struct hvi_msg *msg)
 {
+    hvi_core_member(core, c)->unheard_bytes = 0;
     if (epoch_of(msg) != core->epoch)
         hvi_core_violation(core, c, "%s of epoch %u in epoch %u",
                            hvi_msg_name(msg->type), epoch_of(msg), core->epoch);
@@ -398,10 +399,12 @@ static void ready(struct hvi_core *core, const struct hvi_event *ev)
             hvi_ready_frame(core, c, ev->epoch, ev->ids, ev->nids);
         return;
     }
-    if (c->state != CONN_MEMBER || core->phase == EP_FORMING)
+    if (c->state != CONN_MEMBER || core->phase == EP_FORMING) {
         hvi_core_violation(core, c, "unexpected READY");
-    else if (core->phase == EP_OPEN)
+    } else if (core->phase == EP_OPEN) {
+        hvi_core_member(core, c)->unheard_bytes = 0;
         hvi_ready_frame(core, c, ev->epoch, ev->ids, ev->nids);
+    }
 }
 
 static void stop(struct hvi_core *core, const char *cause)

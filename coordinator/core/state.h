@@ -115,14 +115,17 @@ struct member {
     uint64_t pending_bytes;
     struct pset_call *calls, *last_call; /* process set calls, oldest first */
     uint32_t ncalls;
-    int64_t call_ms;   /* since when the oldest waits */
-    uint64_t told_seq; /* plane hosts: groups below it, by ORDER or MARK */
+    int64_t call_ms;      /* since when the oldest waits */
+    uint64_t told_seq;    /* plane hosts: groups below it, by ORDER or MARK */
+    size_t unheard_bytes; /* one of two forwarders: of ORDER since it said anything */
 };
 
 /* Plane hosts: ranks that share a segment and an order log. */
 struct host {
-    int32_t first, count; /* ranks */
-    uint64_t sent_seq;    /* groups below it that concern the host were sent to it */
+    int32_t first, count;  /* ranks */
+    uint64_t sent_seq;     /* groups below it that concern the host were sent to it */
+    int32_t forwarders[2]; /* who gets ORDER, -1: nobody, no second one */
+    uint64_t chosen;       /* when core->pset_changes was this */
 };
 
 struct pset {
@@ -248,6 +251,7 @@ struct hvi_core {
     uint32_t join_generation, next_pset;
     uint32_t nslots_used; /* ids ever used in this epoch */
     uint32_t nfree, nqueue;
+    uint64_t pset_changes; /* process sets ever made or removed */
     struct pset *psets;
     struct op *ops;
     struct slot *slots; /* [cache_capacity] */
