@@ -364,6 +364,16 @@ static void from_member(struct hvi_core *core, struct conn *c, struct hvi_msg *m
         hvi_core_violation(core, c, "%s before GO", hvi_msg_name(msg->type));
 }
 
+/* From a rank without an agent: are we there? */
+static void answer_heartbeat(struct hvi_core *core, const struct conn *c)
+{
+    Hvi__Heartbeat beat = HVI__HEARTBEAT__INIT;
+
+    if (c->state == CONN_MEMBER)
+        hvi_core_member(core, c)->unheard_bytes = 0;
+    hvi_emit_msg(core, c, HVI_MSG_HEARTBEAT, &beat, false);
+}
+
 static void message(struct hvi_core *core, const struct hvi_event *ev)
 {
     struct conn *c = hvi_core_conn(core, ev->conn);
@@ -373,6 +383,8 @@ static void message(struct hvi_core *core, const struct hvi_event *ev)
         return;
     if (c->agent) {
         hvi_agents_message(core, c, ev->msg);
+    } else if (ev->msg->type == HVI_MSG_HEARTBEAT && c->state != CONN_LEFT) {
+        answer_heartbeat(core, c);
     } else if (c->state == CONN_MEMBER) {
         from_member(core, c, ev->msg);
     } else if (c->state == CONN_OPEN && ev->msg->type == HVI_MSG_HELLO) {

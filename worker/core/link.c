@@ -36,18 +36,22 @@
 /* ---- connecting ------------------------------------------------------------------ */
 
 /* Exactly size_bytes, or an error. */
-static enum hvd_status read_exact(int fd, void *buf, size_t size_bytes,
+static enum hvd_status read_exact(struct hvi_conn *conn, void *buf, size_t size_bytes,
                                   int64_t deadline_ms, struct hvi_err *err)
 {
     uint8_t *p = buf;
 
     while (size_bytes > 0) {
-        struct pollfd pfd = {.fd = fd, .events = POLLIN};
+        struct pollfd pfd = {.fd = conn->fd, .events = POLLIN};
+        int timeout_ms = hvi_ms_left(deadline_ms);
         ssize_t n;
 
-        if (poll(&pfd, 1, hvi_ms_left(deadline_ms)) == 0)
+        if (timeout_ms == 0)
             return hvi_fail(err, HVD_ETIMEDOUT, "no answer from the coordinator");
-        n = recv(fd, p, size_bytes, MSG_DONTWAIT);
+        if (hvi_pulse_look(&conn->pulse, hvi_now_ms(), &timeout_ms) == HVI_PULSE_GONE)
+            return hvi_pulse_gone(&conn->pulse, err);
+        poll(&pfd, 1, timeout_ms);
+        n = recv(conn->fd, p, size_bytes, MSG_DONTWAIT);
         if (n == 0)
             return hvi_fail(err, HVD_EAUTH,
                             "the coordinator closed the connection: another key "
@@ -60,6 +64,12 @@ static enum hvd_status read_exact(int fd, void *buf, size_t size_bytes,
         size_bytes -= (size_t)n;
     }
     return HVD_OK;
+}
+
+/* It started this process, and watches the coordinator. */
+static bool has_agent(void)
+{
+    return hvi_env("RUNTIME_DIR") != NULL;
 }
 
 enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
@@ -81,13 +91,14 @@ enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
         return hvi_fail(err, rc, "%s%s", rc == HVD_EINVAL ? "HVD_COORDINATOR: " : "",
                         why.text);
     hvi_dial_limit(conn->fd, (int)(lease_s + LEASE_EXTRA_S) * 1000);
+    hvi_pulse_init(&conn->pulse, endpoint, conn->fd, has_agent() ? 0 : (int)lease_s);
     rc = hvi_hs_client_start(&hs, key, job_id, HVI_ROLE_WORKER, hello, err);
     if (rc != HVD_OK)
         return rc;
     if (send(conn->fd, hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
         rc = hvi_fail(err, HVD_EIO, "coordinator: %s", strerror(errno));
     if (rc == HVD_OK)
-        rc = read_exact(conn->fd, reply, sizeof reply, deadline_ms, err);
+        rc = read_exact(conn, reply, sizeof reply, deadline_ms, err);
     if (rc == HVD_OK)
         rc = hvi_hs_client_finish(&hs, reply, &conn->stream, err);
     hvi_hs_fini(&hs);
@@ -151,6 +162,7 @@ enum hvd_status hvi_conn_fill(struct hvi_conn *conn, struct hvi_err *err)
         return hvi_fail(err, conn->stream.ended ? HVD_ESHUTDOWN : HVD_EIO,
                         "the coordinator is gone (connection closed)");
     hvi_buf_commit(&conn->in, (size_t)n);
+    hvi_pulse_heard(&conn->pulse);
     return HVD_OK;
 }
 
@@ -175,27 +187,51 @@ enum hvd_status hvi_conn_next(struct hvi_conn *conn, uint32_t *type,
     return rc;
 }
 
+/* Asks, when the coordinator has been silent; HVD_EPEER: for the lease. */
+static enum hvd_status feel_pulse(struct hvi_conn *conn, int *timeout_ms,
+                                  struct hvi_err *err)
+{
+    Hvi__Heartbeat beat = HVI__HEARTBEAT__INIT;
+
+    switch (hvi_pulse_look(&conn->pulse, hvi_now_ms(), timeout_ms)) {
+    case HVI_PULSE_GONE:
+        return hvi_pulse_gone(&conn->pulse, err);
+    case HVI_PULSE_ASK:
+        return hvi_conn_put(conn, HVI_MSG_HEARTBEAT, &beat);
+    case HVI_PULSE_FINE:
+    default:
+        return HVD_OK;
+    }
+}
+
 enum hvd_status hvi_conn_wait(struct hvi_conn *conn, int64_t deadline_ms,
                               struct hvi_msg *out, struct hvi_err *err)
 {
     for (;;) {
         struct pollfd p = {.fd = conn->fd, .events = POLLIN};
+        int timeout_ms = hvi_ms_left(deadline_ms);
         const uint8_t *payload;
         size_t size_bytes;
         uint32_t type;
         enum hvd_status rc = hvi_conn_next(conn, &type, &payload, &size_bytes, err);
 
+        if (rc == HVD_OK && type == HVI_MSG_HEARTBEAT)
+            continue;
         if (rc == HVD_OK)
             return hvi_msg_get(type, payload, size_bytes, out, err);
         if (rc != HVD_INPROGRESS)
             return rc;
-        rc = hvi_conn_flush(conn, err);
+        if (timeout_ms == 0)
+            return hvi_fail(err, HVD_ETIMEDOUT, "no answer from the coordinator");
+        rc = feel_pulse(conn, &timeout_ms, err);
+        if (rc == HVD_OK)
+            rc = hvi_conn_flush(conn, err);
         if (rc == HVD_INPROGRESS)
             p.events |= POLLOUT;
         else if (rc != HVD_OK)
             return rc;
-        if (poll(&p, 1, hvi_ms_left(deadline_ms)) == 0)
-            return hvi_fail(err, HVD_ETIMEDOUT, "no answer from the coordinator");
+        if (poll(&p, 1, timeout_ms) <= 0)
+            continue;
         if ((p.revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
             rc = hvi_conn_fill(conn, err);
             if (rc != HVD_OK)
@@ -398,7 +434,10 @@ void *hvi_link_thread(void *arg)
         }
         pthread_mutex_lock(&c->lock);
         hvi_negotiate_flush_paced(c);
-        rc = hvi_conn_flush(&c->conn, &err);
+        if (!c->closing) /* then who leaves has a limit of its own */
+            rc = feel_pulse(&c->conn, &timeout_ms, &err);
+        if (rc == HVD_OK || rc == HVD_INPROGRESS)
+            rc = hvi_conn_flush(&c->conn, &err);
         stop = c->stop && (rc != HVD_INPROGRESS || atomic_load(&c->failed) != 0);
         pthread_mutex_unlock(&c->lock);
         if (stop) {
