@@ -391,6 +391,7 @@ static void message(struct hvi_core *core, const struct hvi_event *ev)
         ev->msg->body = NULL;
         hvi_form_hello(core, c, hello);
     } else if (c->state == CONN_WAITS && ev->msg->type == HVI_MSG_BYE) {
+        hvi_form_init_is(core, c->hello->want_rank, INIT_FAILED); /* it gave up */
         hvi_emit_close(core, c);
         hvi_core_drop(core, c);
     } else if (c->state != CONN_LEFT) {

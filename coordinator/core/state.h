@@ -72,6 +72,9 @@ struct conn {
 
 /* ---- what agents say about the slots of the plan */
 enum proc_state { PROC_UNKNOWN = 0, PROC_RUNS, PROC_EXITED, PROC_LOST };
+/* What it did about hvd_init last: nothing since it started or left an epoch; its HELLO
+ * waits, or waited when the connection ended; it was refused, or gave up. */
+enum proc_init { INIT_NOT = 0, INIT_WAITS, INIT_FAILED };
 
 /* A rank of the last epoch, to know it again. */
 struct served {
@@ -82,6 +85,7 @@ struct served {
 
 struct proc {
     enum proc_state state;
+    enum proc_init init;
     int32_t pid, wait_status;
     uint64_t agent;   /* connection that started it, 0: none */
     uint64_t nth;     /* it was the nth to exit or to be lost */
@@ -319,6 +323,8 @@ void hvi_text_member(struct text *t, const struct hvi_core *core, int32_t rank);
 /* ---- form.c */
 void hvi_form_hello(struct hvi_core *core, struct conn *c, Hvi__Hello *hello);
 void hvi_form_formed(struct hvi_core *core, struct conn *c, const Hvi__Formed *m);
+/** What the rank of the plan, -1: unknown which, does about hvd_init. */
+void hvi_form_init_is(struct hvi_core *core, int32_t slot, enum proc_init init);
 /** Refuses those who wait when a rank they need has exited. */
 void hvi_form_check_exited(struct hvi_core *core);
 /** Starts the next epoch when all are there and the old one is over. */
