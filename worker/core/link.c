@@ -30,10 +30,20 @@
 
 #define READ_CHUNK (64 * 1024)
 #define LEASE_EXTRA_S 5 /* an agent knows better, and earlier, that the link is dead */
-#define DEFERRED_MS 1   /* until the next look whether a frame must still wait */
-#define DOZE_MS 2       /* until the next look whether others still read */
+#define CROWD_MS 10000  /* to try again where strangers fill the coordinator's places */
+#define CROWD_PAUSE_MS 20
+#define DEFERRED_MS 1 /* until the next look whether a frame must still wait */
+#define DOZE_MS 2     /* until the next look whether others still read */
 
 /* ---- connecting ------------------------------------------------------------------ */
+
+/* HVD_INPROGRESS: the coordinator had no place for one more that had not said its hello
+ * yet (PROTOCOL.md section 2), and closed it by a reset. */
+static enum hvd_status failed_by(int error, struct hvi_err *err)
+{
+    hvi_fail(err, HVD_EIO, "coordinator: %s", strerror(error));
+    return error == ECONNRESET || error == EPIPE ? HVD_INPROGRESS : HVD_EIO;
+}
 
 /* Exactly size_bytes, or an error. */
 static enum hvd_status read_exact(struct hvi_conn *conn, void *buf, size_t size_bytes,
@@ -59,7 +69,7 @@ static enum hvd_status read_exact(struct hvi_conn *conn, void *buf, size_t size_
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             continue;
         if (n < 0)
-            return hvi_fail(err, HVD_EIO, "coordinator: %s", strerror(errno));
+            return failed_by(errno, err);
         p += n;
         size_bytes -= (size_t)n;
     }
@@ -72,36 +82,58 @@ static bool has_agent(void)
     return hvi_env("RUNTIME_DIR") != NULL;
 }
 
-enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
-                              const uint8_t *key, const uint8_t *job_id,
-                              int64_t deadline_ms, struct hvi_err *err)
+static enum hvd_status shake_hands(struct hvi_conn *conn, const uint8_t *key,
+                                   const uint8_t *job_id, int64_t deadline_ms,
+                                   struct hvi_err *err)
 {
-    struct hvi_err why = {{0}};
     struct hvi_hs_client hs;
     uint8_t hello[HVI_HELLO_BYTES];
     uint8_t reply[HVI_HELLO_BYTES];
-    int64_t lease_s = HVI_LEASE_DEFAULT_S;
-    enum hvd_status rc = hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S,
-                                     HVI_LEASE_MIN_S, HVI_LEASE_MAX_S, &lease_s, err);
+    enum hvd_status rc =
+        hvi_hs_client_start(&hs, key, job_id, HVI_ROLE_WORKER, hello, err);
 
     if (rc != HVD_OK)
         return rc;
-    rc = hvi_dial("the coordinator", endpoint, deadline_ms, &conn->fd, &why);
-    if (rc != HVD_OK)
-        return hvi_fail(err, rc, "%s%s", rc == HVD_EINVAL ? "HVD_COORDINATOR: " : "",
-                        why.text);
-    hvi_dial_limit(conn->fd, (int)(lease_s + LEASE_EXTRA_S) * 1000);
-    hvi_pulse_init(&conn->pulse, endpoint, conn->fd, has_agent() ? 0 : (int)lease_s);
-    rc = hvi_hs_client_start(&hs, key, job_id, HVI_ROLE_WORKER, hello, err);
-    if (rc != HVD_OK)
-        return rc;
     if (send(conn->fd, hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
-        rc = hvi_fail(err, HVD_EIO, "coordinator: %s", strerror(errno));
+        rc = failed_by(errno, err);
     if (rc == HVD_OK)
         rc = read_exact(conn, reply, sizeof reply, deadline_ms, err);
     if (rc == HVD_OK)
         rc = hvi_hs_client_finish(&hs, reply, &conn->stream, err);
     hvi_hs_fini(&hs);
+    return rc;
+}
+
+enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
+                              const uint8_t *key, const uint8_t *job_id,
+                              int64_t deadline_ms, struct hvi_err *err)
+{
+    struct hvi_err why = {{0}};
+    int64_t lease_s = HVI_LEASE_DEFAULT_S;
+    int64_t again_until_ms = hvi_now_ms() + CROWD_MS;
+    enum hvd_status rc = hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S,
+                                     HVI_LEASE_MIN_S, HVI_LEASE_MAX_S, &lease_s, err);
+
+    while (rc == HVD_OK) {
+        rc = hvi_dial("the coordinator", endpoint, deadline_ms, &conn->fd, &why);
+        if (rc != HVD_OK)
+            return hvi_fail(err, rc, "%s%s",
+                            rc == HVD_EINVAL ? "HVD_COORDINATOR: " : "", why.text);
+        hvi_dial_limit(conn->fd, (int)(lease_s + LEASE_EXTRA_S) * 1000);
+        hvi_pulse_init(&conn->pulse, endpoint, conn->fd,
+                       has_agent() ? 0 : (int)lease_s);
+        rc = shake_hands(conn, key, job_id, deadline_ms, err);
+        if (rc != HVD_INPROGRESS)
+            break;
+        if (deadline_ms < 0 || deadline_ms > again_until_ms)
+            deadline_ms = again_until_ms;
+        if (hvi_ms_left(deadline_ms) == 0)
+            return HVD_EIO;
+        close(conn->fd);
+        conn->fd = -1;
+        poll(NULL, 0, CROWD_PAUSE_MS);
+        rc = HVD_OK;
+    }
     return rc;
 }
 
