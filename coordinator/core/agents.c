@@ -62,6 +62,7 @@ static void rank_started(struct hvi_core *core, struct conn *c,
     p->pid = m->pid;
     p->agent = c->id;
     p->served = false;
+    p->init = INIT_NOT;
     p->refused[0] = '\0';
 }
 

@@ -348,6 +348,7 @@ static uint32_t epoch_of(const struct hvi_msg *msg)
 
 static void from_member(struct hvi_core *core, struct conn *c, struct hvi_msg *msg)
 {
+    hvi_core_member(core, c)->unheard_bytes = 0;
     if (epoch_of(msg) != core->epoch)
         hvi_core_violation(core, c, "%s of epoch %u in epoch %u",
                            hvi_msg_name(msg->type), epoch_of(msg), core->epoch);
@@ -363,6 +364,16 @@ static void from_member(struct hvi_core *core, struct conn *c, struct hvi_msg *m
         hvi_core_violation(core, c, "%s before GO", hvi_msg_name(msg->type));
 }
 
+/* From a rank without an agent: are we there? */
+static void answer_heartbeat(struct hvi_core *core, const struct conn *c)
+{
+    Hvi__Heartbeat beat = HVI__HEARTBEAT__INIT;
+
+    if (c->state == CONN_MEMBER)
+        hvi_core_member(core, c)->unheard_bytes = 0;
+    hvi_emit_msg(core, c, HVI_MSG_HEARTBEAT, &beat, false);
+}
+
 static void message(struct hvi_core *core, const struct hvi_event *ev)
 {
     struct conn *c = hvi_core_conn(core, ev->conn);
@@ -372,12 +383,15 @@ static void message(struct hvi_core *core, const struct hvi_event *ev)
         return;
     if (c->agent) {
         hvi_agents_message(core, c, ev->msg);
+    } else if (ev->msg->type == HVI_MSG_HEARTBEAT && c->state != CONN_LEFT) {
+        answer_heartbeat(core, c);
     } else if (c->state == CONN_MEMBER) {
         from_member(core, c, ev->msg);
     } else if (c->state == CONN_OPEN && ev->msg->type == HVI_MSG_HELLO) {
         ev->msg->body = NULL;
         hvi_form_hello(core, c, hello);
     } else if (c->state == CONN_WAITS && ev->msg->type == HVI_MSG_BYE) {
+        hvi_form_init_is(core, c->hello->want_rank, INIT_FAILED); /* it gave up */
         hvi_emit_close(core, c);
         hvi_core_drop(core, c);
     } else if (c->state != CONN_LEFT) {
@@ -398,10 +412,12 @@ static void ready(struct hvi_core *core, const struct hvi_event *ev)
             hvi_ready_frame(core, c, ev->epoch, ev->ids, ev->nids);
         return;
     }
-    if (c->state != CONN_MEMBER || core->phase == EP_FORMING)
+    if (c->state != CONN_MEMBER || core->phase == EP_FORMING) {
         hvi_core_violation(core, c, "unexpected READY");
-    else if (core->phase == EP_OPEN)
+    } else if (core->phase == EP_OPEN) {
+        hvi_core_member(core, c)->unheard_bytes = 0;
         hvi_ready_frame(core, c, ev->epoch, ev->ids, ev->nids);
+    }
 }
 
 static void stop(struct hvi_core *core, const char *cause)

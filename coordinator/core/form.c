@@ -26,6 +26,12 @@ static int32_t wanted_size(const struct hvi_core *core)
                                      : (int32_t)core->cfg.np;
 }
 
+void hvi_form_init_is(struct hvi_core *core, int32_t slot, enum proc_init init)
+{
+    if (slot >= 0 && slot < (int32_t)core->cfg.np)
+        core->procs[slot].init = init;
+}
+
 static void refuse(struct hvi_core *core, struct conn *c, int32_t want,
                    enum hvd_status status, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
@@ -42,6 +48,7 @@ static void refuse(struct hvi_core *core, struct conn *c, int32_t want,
     va_end(ap);
     m.status = status;
     m.text = text;
+    hvi_form_init_is(core, c->hello->want_rank, INIT_FAILED);
     if (want >= 0 && want < (int32_t)core->cfg.np)
         snprintf(core->procs[want].refused, sizeof core->procs[want].refused, "%.90s",
                  text);
@@ -193,6 +200,7 @@ void hvi_form_hello(struct hvi_core *core, struct conn *c, Hvi__Hello *hello)
     hvi_list_append(&core->waiting, &c->link);
     if (core->nwaiting++ == 0)
         core->start_by_ms = core->now + core->cfg.start_timeout_ms;
+    hvi_form_init_is(core, hello->want_rank, INIT_WAITS);
     if (hello->want_rank >= 0)
         core->procs[hello->want_rank].refused[0] = '\0';
     hvi_form_check_exited(core);
@@ -245,6 +253,16 @@ static int32_t first_exited(const struct hvi_core *core)
     return first;
 }
 
+/* Where in the program it ended. */
+static const char *how_far(const struct proc *p)
+{
+    if (p->init == INIT_WAITS)
+        return " while it waited in hvd_init";
+    if (p->init == INIT_FAILED)
+        return " after its hvd_init had failed";
+    return p->served ? " and will not come back" : " before hvd_init";
+}
+
 void hvi_form_check_exited(struct hvi_core *core)
 {
     struct text t = {.n = 0};
@@ -262,7 +280,7 @@ void hvi_form_check_exited(struct hvi_core *core)
     add_slot_host(&t, core, slot);
     hvi_text_add(&t, " ");
     hvi_text_wait_status(&t, p->wait_status);
-    hvi_text_add(&t, p->served ? " and will not come back" : " before hvd_init");
+    hvi_text_add(&t, "%s", how_far(p));
     if (p->wait_status != 0) /* a failed rank speaks for itself, maybe later than we */
         hvi_emit_rank_note(core, HVI_NOTE_LOST, slot, t.s);
     hvi_form_refuse_all(core, HVD_EPEER, t.s);
@@ -644,6 +662,7 @@ static void remember_members(struct hvi_core *core)
         struct served *s = &core->served[core->nserved];
 
         core->procs[m->slot].served = true;
+        core->procs[m->slot].init = INIT_NOT;
         s->host = hvi_core_strdup(core, m->host);
         s->pid = m->pid;
         s->slot = m->slot;

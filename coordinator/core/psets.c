@@ -74,6 +74,7 @@ static void free_set(struct hvi_core *core, struct pset *set)
 {
     /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the table */
     HASH_DEL(core->psets, set);
+    core->pset_changes++;
     free(set->ranks);
     free(set);
 }
@@ -104,6 +105,7 @@ struct pset *hvi_psets_make(struct hvi_core *core, const int32_t *ranks, int32_t
         return NULL;
     }
     core->next_pset++;
+    core->pset_changes++;
     return set;
 }
 

@@ -3,7 +3,9 @@
  * An id is complete when every member of its set is ready or has joined; what became
  * complete in one step is fused and sent to all ranks as one ORDER, higher priority
  * first. On plane hosts a READY speaks for all members on the sender's host, and ORDER
- * goes to one rank of each host, with what concerns it.
+ * goes to one rank of each host, with what concerns it. Where process sets leave that
+ * rank out it goes to a second one as well, so that none of them waits for a rank that is
+ * stopped and not a member.
  */
 #include "coordinator/core/state.h"
 
@@ -13,6 +15,10 @@
 #include "proto/base/assert.h"
 
 #define GROUP_MAX_IDS 1024 /* as on the host board */
+/* ORDER to one of two forwarders that has said nothing meanwhile: it is asked, then left
+ * out while the other one reads. Less than a stopped rank's socket holds. */
+#define UNHEARD_ASK_BYTES (16 * 1024)
+#define UNHEARD_MAX_BYTES (32 * 1024)
 
 void hvi_ready_clear(struct slot *slot)
 {
@@ -214,13 +220,88 @@ void hvi_ready_mark_seq(struct hvi_core *core, const struct conn *c)
     hvi_emit_msg(core, c, HVI_MSG_MARK, &m, false);
 }
 
-/* The lowest living rank of a host, NULL: all have left. */
-static struct member *forwarder(struct hvi_core *core, const struct host *h)
+/* The lowest living rank of a host in a process set, -1: none, or `without` is a member. */
+static int32_t lowest(const struct hvi_core *core, const struct host *h,
+                      const struct pset *set, int32_t without)
 {
+    if (without >= 0 && rankset_has(&set->set, without))
+        return -1;
     for (int32_t r = h->first; r < h->first + h->count; r++)
-        if (hvi_member_live(&core->members[r]))
-            return &core->members[r];
-    return NULL;
+        if (hvi_member_live(&core->members[r]) && rankset_has(&set->set, r))
+            return r;
+    return -1;
+}
+
+static bool still_forwards(const struct hvi_core *core, int32_t rank)
+{
+    return rank < 0 || hvi_member_live(&core->members[rank]);
+}
+
+/* The lowest rank of the host, and the lowest of those in process sets without it. */
+static void choose_forwarders(struct hvi_core *core, struct host *h)
+{
+    struct pset *set, *tmp;
+    int32_t first, second = -1;
+
+    if (h->chosen == core->pset_changes && still_forwards(core, h->forwarders[0]) &&
+        still_forwards(core, h->forwarders[1]))
+        return;
+    first = lowest(core, h, hvi_psets_find(core, 0), -1);
+    HASH_ITER(hh, core->psets, set, tmp)
+    {
+        int32_t r = first >= 0 ? lowest(core, h, set, first) : -1;
+
+        if (r >= 0 && (second < 0 || r < second))
+            second = r;
+    }
+    h->chosen = core->pset_changes;
+    h->forwarders[0] = first;
+    h->forwarders[1] = second;
+}
+
+/* Forwarder i of the two seems not to read, and the other one does. */
+static bool lags(const struct hvi_core *core, const struct host *h, int i)
+{
+    return core->members[h->forwarders[i]].unheard_bytes > UNHEARD_MAX_BYTES &&
+           core->members[h->forwarders[1 - i]].unheard_bytes <= UNHEARD_MAX_BYTES;
+}
+
+static void ask_whether_it_reads(struct hvi_core *core, const struct member *m)
+{
+    Hvi__Probe probe = HVI__PROBE__INIT;
+
+    probe.epoch = core->epoch;
+    probe.name = (char *)"";
+    hvi_emit_msg(core, m->conn, HVI_MSG_PROBE, &probe, false);
+}
+
+/* seq: what follows the last group of the frame. */
+static void send_to_forwarder(struct hvi_core *core, struct member *m,
+                              struct hvi_out *order, uint64_t seq, bool alone)
+{
+    size_t before = m->unheard_bytes;
+
+    hvi_ready_mark_seq(core, m->conn);
+    hvi_emit_send(core, m->conn, order, false, false);
+    m->told_seq = seq;
+    if (alone || order == NULL)
+        return;
+    m->unheard_bytes += hvi_buf_size(&order->head);
+    if (before <= UNHEARD_ASK_BYTES && m->unheard_bytes > UNHEARD_ASK_BYTES)
+        ask_whether_it_reads(core, m);
+}
+
+static void send_to_host(struct hvi_core *core, struct host *h, struct hvi_out *order,
+                         uint64_t seq)
+{
+    bool alone = h->forwarders[1] < 0;
+    bool skip[2] = {!alone && lags(core, h, 0), alone || lags(core, h, 1)};
+
+    for (int i = 0; i < 2; i++)
+        if (!skip[i])
+            send_to_forwarder(core, &core->members[h->forwarders[i]], order, seq,
+                              alone);
+    h->sent_seq = seq;
 }
 
 /* Those of the groups that have members on host i; mine has room for all. */
@@ -243,17 +324,18 @@ static void send_to_hosts(struct hvi_core *core, const struct hvi_order_group *g
     struct hvi_out *all = order_frame(core, groups, count);
 
     for (int32_t i = 0; i < core->nhosts && mine != NULL && !core->oom; i++) {
-        struct member *m = forwarder(core, &core->hosts[i]);
-        uint32_t n = m != NULL ? groups_of(core, i, groups, count, mine) : 0;
+        struct host *h = &core->hosts[i];
+        uint32_t n = groups_of(core, i, groups, count, mine);
         struct hvi_out *some;
 
         if (n == 0)
             continue;
-        hvi_ready_mark_seq(core, m->conn);
+        choose_forwarders(core, h);
+        if (h->forwarders[0] < 0)
+            continue;
         some = n < count ? order_frame(core, mine, n) : NULL;
-        hvi_emit_send(core, m->conn, n < count ? some : all, false, false);
+        send_to_host(core, h, n < count ? some : all, mine[n - 1].seq + 1);
         hvi_out_unref(some);
-        core->hosts[i].sent_seq = m->told_seq = mine[n - 1].seq + 1;
     }
     hvi_out_unref(all);
     free(mine);

@@ -72,6 +72,9 @@ struct conn {
 
 /* ---- what agents say about the slots of the plan */
 enum proc_state { PROC_UNKNOWN = 0, PROC_RUNS, PROC_EXITED, PROC_LOST };
+/* What it did about hvd_init last: nothing since it started or left an epoch; its HELLO
+ * waits, or waited when the connection ended; it was refused, or gave up. */
+enum proc_init { INIT_NOT = 0, INIT_WAITS, INIT_FAILED };
 
 /* A rank of the last epoch, to know it again. */
 struct served {
@@ -82,6 +85,7 @@ struct served {
 
 struct proc {
     enum proc_state state;
+    enum proc_init init;
     int32_t pid, wait_status;
     uint64_t agent;   /* connection that started it, 0: none */
     uint64_t nth;     /* it was the nth to exit or to be lost */
@@ -115,14 +119,17 @@ struct member {
     uint64_t pending_bytes;
     struct pset_call *calls, *last_call; /* process set calls, oldest first */
     uint32_t ncalls;
-    int64_t call_ms;   /* since when the oldest waits */
-    uint64_t told_seq; /* plane hosts: groups below it, by ORDER or MARK */
+    int64_t call_ms;      /* since when the oldest waits */
+    uint64_t told_seq;    /* plane hosts: groups below it, by ORDER or MARK */
+    size_t unheard_bytes; /* one of two forwarders: of ORDER since it said anything */
 };
 
 /* Plane hosts: ranks that share a segment and an order log. */
 struct host {
-    int32_t first, count; /* ranks */
-    uint64_t sent_seq;    /* groups below it that concern the host were sent to it */
+    int32_t first, count;  /* ranks */
+    uint64_t sent_seq;     /* groups below it that concern the host were sent to it */
+    int32_t forwarders[2]; /* who gets ORDER, -1: nobody, no second one */
+    uint64_t chosen;       /* when core->pset_changes was this */
 };
 
 struct pset {
@@ -248,6 +255,7 @@ struct hvi_core {
     uint32_t join_generation, next_pset;
     uint32_t nslots_used; /* ids ever used in this epoch */
     uint32_t nfree, nqueue;
+    uint64_t pset_changes; /* process sets ever made or removed */
     struct pset *psets;
     struct op *ops;
     struct slot *slots; /* [cache_capacity] */
@@ -315,6 +323,8 @@ void hvi_text_member(struct text *t, const struct hvi_core *core, int32_t rank);
 /* ---- form.c */
 void hvi_form_hello(struct hvi_core *core, struct conn *c, Hvi__Hello *hello);
 void hvi_form_formed(struct hvi_core *core, struct conn *c, const Hvi__Formed *m);
+/** What the rank of the plan, -1: unknown which, does about hvd_init. */
+void hvi_form_init_is(struct hvi_core *core, int32_t slot, enum proc_init init);
 /** Refuses those who wait when a rank they need has exited. */
 void hvi_form_check_exited(struct hvi_core *core);
 /** Starts the next epoch when all are there and the old one is over. */

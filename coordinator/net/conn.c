@@ -286,6 +286,19 @@ static void read_cb(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
     }
 }
 
+void hvi_net_read_now(struct hvi_net_conn *c)
+{
+    uint8_t hello[HVI_HELLO_BYTES];
+    ssize_t n;
+    int fd;
+
+    if (c->state != HVI_NET_HELLO || uv_fileno(&c->u.handle, &fd) != 0)
+        return;
+    n = recv(fd, hello, sizeof hello, MSG_DONTWAIT);
+    if (n > 0) /* an end or an error the loop will find, too */
+        received(c, hello, (size_t)n);
+}
+
 /* ---- accepting and closing */
 
 static void name_tcp(struct hvi_net_conn *c)
@@ -299,10 +312,18 @@ static void name_tcp(struct hvi_net_conn *c)
     if (uv_tcp_getpeername(&c->u.tcp, (struct sockaddr *)&ss, &n) != 0)
         return;
     uv_ip_name((struct sockaddr *)&ss, ip, sizeof ip);
-    if (ss.ss_family == AF_INET)
-        port = ntohs(((struct sockaddr_in *)&ss)->sin_port);
-    else
-        port = ntohs(((struct sockaddr_in6 *)&ss)->sin6_port);
+    if (ss.ss_family == AF_INET) {
+        const struct sockaddr_in *four = (const struct sockaddr_in *)&ss;
+
+        port = ntohs(four->sin_port);
+        memcpy(c->source, &four->sin_addr, sizeof four->sin_addr);
+    } else {
+        const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)&ss;
+        bool mapped = IN6_IS_ADDR_V4MAPPED(&six->sin6_addr);
+
+        port = ntohs(six->sin6_port);
+        memcpy(c->source, &six->sin6_addr, mapped ? 16 : 8);
+    }
     snprintf(c->peer, sizeof c->peer, "%s:%u", ip, port);
 }
 
@@ -381,6 +402,18 @@ void hvi_net_close(struct hvi_net_conn *c)
     c->state = HVI_NET_CLOSED;
     c->told = true;
     uv_close(&c->u.handle, closed_cb);
+}
+
+void hvi_net_turn_away(struct hvi_net_conn *c)
+{
+    if (c->state == HVI_NET_CLOSED)
+        return;
+    if (c->u.handle.type != UV_TCP || uv_tcp_close_reset(&c->u.tcp, closed_cb) != 0) {
+        hvi_net_close(c);
+        return;
+    }
+    c->state = HVI_NET_CLOSED;
+    c->told = true;
 }
 
 void hvi_net_free(struct hvi_net_conn *c)

@@ -65,6 +65,7 @@ struct hvi_net_conn {
     enum hvi_net_state state;
     enum hvi_role role; /* of the peer, from PROOF on */
     char peer[80];      /* for logs */
+    uint8_t source[16]; /* address, of IPv6 the network; equal: of one machine */
     uint8_t hello[HVI_HELLO_BYTES];
     size_t nhello;
     struct hvi_stream sec;
@@ -87,6 +88,8 @@ struct hvi_net_conn {
  * user). */
 enum hvd_status hvi_net_accept(struct hvi_net_conn *c, uv_stream_t *listener,
                                struct hvi_err *err);
+/** Takes what has come of its hello already, without waiting for the loop. */
+void hvi_net_read_now(struct hvi_net_conn *c);
 /** Queues one frame (whole bytes, with header); hvi_net_flush() writes. last: FINAL,
  * then ENDING. droppable: silently dropped when the peer is slow. */
 void hvi_net_send(struct hvi_net_conn *c, const struct hvi_buf *frame, bool last,
@@ -96,6 +99,8 @@ void hvi_net_flush(struct hvi_net_conn *c);
 void hvi_net_end(struct hvi_net_conn *c);
 /** At once. */
 void hvi_net_close(struct hvi_net_conn *c);
+/** The same, so that the peer can tell it from a refusal: TCP's RST. */
+void hvi_net_turn_away(struct hvi_net_conn *c);
 void hvi_net_free(struct hvi_net_conn *c); /* after on_closed */
 
 #endif

@@ -1,10 +1,13 @@
 /*
  * Events reach the core one at a time: step() runs the core, performs its actions, then
  * takes what ended meanwhile (a peer too slow to read) as the next event. Connections
- * that have not said a right hello are few: beyond HVI_FRESH_MAX the oldest makes room
- * once it is HVI_FRESH_YIELD_MS old; until then new ones wait in the listener's
- * backlog. Those whose hello was right and whose first record is still to come may be a
- * whole job's ranks, or replays.
+ * that have not said a right hello are few: beyond HVI_FRESH_MAX the oldest of the source
+ * that has most of them makes room once it is HVI_FRESH_YIELD_MS old, or HVI_GREEDY_YIELD_MS
+ * when that source has more than half of all; until then new ones wait in the listener's
+ * backlog. So one machine cannot keep others out, and a rank on that machine comes in as
+ * long as its hello is there when it is accepted, as it mostly is; else it tries again.
+ * Those whose hello was right and whose first record is still to come may be a whole
+ * job's ranks, or replays.
  */
 #include "coordinator/net/server.h"
 
@@ -27,6 +30,7 @@
 
 #define HVI_FRESH_MAX 64
 #define HVI_FRESH_YIELD_MS 100
+#define HVI_GREEDY_YIELD_MS 10
 #define HVI_FRESH_MS 5000 /* for the hello, then for the first record */
 #define HVI_PROVING_MAX (HVD_RANKS_MAX + 64)
 #define HVI_ENDING_MS 2000 /* our end is written: the peer's must come */
@@ -453,23 +457,71 @@ static void accept_one(struct hvi_server *s, struct hvi_listener *from)
     }
     enlist(&s->fresh, c);
     s->nfresh++;
+    hvi_net_read_now(c);
+}
+
+static uint32_t count_source(const struct hvi_server *s, const struct hvi_net_conn *of)
+{
+    const struct hvi_link *it;
+    uint32_t n = 0;
+
+    for (it = s->fresh.next; it != &s->fresh; it = it->next) {
+        const struct hvi_net_conn *c = HVI_CONTAINER(it, struct hvi_net_conn, list);
+
+        n += memcmp(c->source, of->source, sizeof c->source) == 0;
+    }
+    return n;
+}
+
+/* Who makes room for others, when all places of the fresh are taken, and when. */
+static struct hvi_net_conn *who_yields(struct hvi_server *s, int64_t *at_ms)
+{
+    struct hvi_net_conn *greedy = NULL;
+    uint32_t most = 0;
+    struct hvi_link *it, *tmp;
+
+    if (s->nfresh < HVI_FRESH_MAX)
+        return NULL;
+    HVI_LIST_EACH(&s->fresh, it, tmp)
+    {
+        struct hvi_net_conn *c = HVI_CONTAINER(it, struct hvi_net_conn, list);
+        uint32_t n = count_source(s, c);
+
+        if (n > most) {
+            most = n;
+            greedy = c;
+        }
+        if (most > HVI_FRESH_MAX / 2)
+            break;
+    }
+    if (greedy != NULL)
+        *at_ms = greedy->since_ms +
+                 (most > HVI_FRESH_MAX / 2 ? HVI_GREEDY_YIELD_MS : HVI_FRESH_YIELD_MS);
+    return greedy;
+}
+
+static void turn_away(struct hvi_server *s, struct hvi_net_conn *c)
+{
+    log_stranger(s, c, "its hello was slow and others were waiting");
+    unlist(s, c);
+    hvi_net_turn_away(c);
+    try_accept(s);
 }
 
 static void try_accept(struct hvi_server *s)
 {
     struct hvi_listener *from = who_waits(s);
-    struct hvi_net_conn *oldest;
+    struct hvi_net_conn *yields;
+    int64_t at_ms = 0;
 
     if (from == NULL || s->closing || s->finished)
         return;
-    oldest = s->nfresh >= HVI_FRESH_MAX ? first_of(&s->fresh) : NULL;
-    if (oldest != NULL) {
-        if (hvi_now_ms() < oldest->since_ms + HVI_FRESH_YIELD_MS) {
+    yields = who_yields(s, &at_ms);
+    if (yields != NULL) {
+        if (hvi_now_ms() < at_ms)
             arm(s);
-            return;
-        }
-        log_stranger(s, oldest, "its hello was slow and others were waiting");
-        close_conn(s, oldest); /* and asks again */
+        else
+            turn_away(s, yields);
         return;
     }
     from->waiting = false;
@@ -558,14 +610,15 @@ static void timer_cb(uv_timer_t *t)
 static void arm(struct hvi_server *s)
 {
     struct hvi_net_conn *c;
-    int64_t at = -1, wait;
+    int64_t at = -1, yield_at = -1, wait;
 
     if (s->closing)
         return;
     c = first_of(&s->fresh);
     if (c != NULL)
-        sooner(&at, c->since_ms +
-                        (who_waits(s) != NULL ? HVI_FRESH_YIELD_MS : HVI_FRESH_MS));
+        sooner(&at, c->since_ms + HVI_FRESH_MS);
+    if (who_waits(s) != NULL && who_yields(s, &yield_at) != NULL)
+        sooner(&at, yield_at);
     c = first_of(&s->proving);
     if (c != NULL)
         sooner(&at, c->since_ms + HVI_FRESH_MS);

@@ -25,6 +25,7 @@
 #include "hvdrun/job/proc.h"
 #include "hvdrun/doctor/reach.h"
 #include "hvdrun/ssh/sshargv.h"
+#include "hvdrun/ssh/sshask.h"
 #include "hvdrun/ssh/sshtext.h"
 #include "proto/base/buf.h"
 #include "proto/base/clock.h"
@@ -182,6 +183,18 @@ static enum hvd_status prepare(struct doctor *d, struct hvi_err *err)
 }
 
 /* ---- a host */
+
+/* Before the first ssh: is it an old one? */
+static void ask_ssh(struct doctor *d)
+{
+    char name[HVI_HOST_NAME_MAX + 1];
+
+    for (size_t i = 0; i < d->n; i++)
+        if (d->patient[i].host->remote) {
+            hvi_sshask(&d->rshell, d->patient[i].host, d->opts, name, sizeof name);
+            return;
+        }
+}
 
 static void start(struct doctor *d, struct patient *p)
 {
@@ -512,6 +525,7 @@ int hvi_doctor_run(const struct hvi_opts *opts, const struct hvi_hosts *hosts)
     }
     for (size_t i = 0; i < d.n; i++)
         d.patient[i].host = hosts->n > 0 ? &hosts->list[i] : &localhost;
+    ask_ssh(&d);
     examine(&d, hvi_now_ms() + limit_ms);
     status = report(&d);
 done:

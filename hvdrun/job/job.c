@@ -1010,6 +1010,8 @@ static enum hvd_status begin(struct hvi_job *j, struct hvi_err *err)
         rc = hvi_proc_find("hvd-agent", j->agent_path, err);
     if (rc == HVD_OK)
         rc = make_place(j, err);
+    if (rc == HVD_OK && j->tcp)
+        hvi_job_ssh_ask(j);
     if (rc == HVD_OK)
         start_agents(j); /* logins take their time: what follows happens meanwhile */
     if (rc == HVD_OK && may_start(j))

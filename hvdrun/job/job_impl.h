@@ -98,6 +98,7 @@ struct hvi_job {
     char rundir[HVI_RUNDIR_MAX], endpoint[HVI_RUNDIR_MAX + 16];
     char agent_path[PATH_MAX], coord_path[PATH_MAX]; /* here */
     struct hvi_rshell rshell;
+    char first_name[HVI_HOST_NAME_MAX + 1]; /* the address of the first remote host */
     bool tcp; /* some host is remote: the coordinator listens on own_addr */
     char listen[HVI_JOB_OTHERS_MAX * (HVI_ADDR_MAX + 3) + 16];
     char other_text[HVI_JOB_OTHERS_MAX][HVI_ADDR_MAX + 16], *other[HVI_JOB_OTHERS_MAX];
@@ -182,6 +183,8 @@ void hvi_job_settle_cb(uv_timer_t *t);
 void hvi_job_stuck_cb(uv_timer_t *t);
 
 /* jobssh.c */
+/** Asks ssh for the first remote host, before it leads there: is it an old one? */
+void hvi_job_ssh_ask(struct hvi_job *j);
 /** Chooses own_addr and master_addr. HVD_EINVAL: the interfaces named have none. */
 enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err);
 /** The coordinator has its port: the endpoints by which the hosts reach it. */

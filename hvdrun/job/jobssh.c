@@ -17,64 +17,17 @@
 
 #include "hvdrun/job/job_impl.h"
 #include "hvdrun/ssh/sshargv.h"
+#include "hvdrun/ssh/sshask.h"
 #include "hvdrun/ssh/sshtext.h"
 #include "hvdrun/io/tail.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "proto/base/ports.h"
 
-#define SETTINGS_BYTES (64 * 1024)
-#define SETTINGS_MS 5000 /* `ssh -G` reads files, and runs what "Match exec" names */
-#define WAYS_MAX 16      /* hosts whose way from here is looked at */
+#define WAYS_MAX 16 /* hosts whose way from here is looked at */
 #define DESTINATION_MAX (2 * HVI_HOST_NAME_MAX + 2)
 
 /* ---- addresses */
-
-/* All that comes until the end, within SETTINGS_MS. */
-static void read_all(int fd, char *out, size_t cap)
-{
-    int64_t deadline = hvi_now_ms() + SETTINGS_MS;
-    size_t n = 0;
-
-    while (n + 1 < cap) {
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        int64_t left_ms = deadline - hvi_now_ms();
-        ssize_t got;
-
-        if (left_ms <= 0 || poll(&p, 1, (int)left_ms) == 0)
-            break;
-        got = read(fd, out + n, cap - 1 - n);
-        if (got == 0 || (got < 0 && errno != EINTR))
-            break;
-        n += got > 0 ? (size_t)got : 0;
-    }
-    out[n] = '\0';
-}
-
-/* The name or address behind what may be an alias of the user's ssh configuration. */
-static void real_name(const struct hvi_job *j, const struct hvi_host *host, char *out,
-                      size_t cap)
-{
-    char **argv = hvi_sshargv_make(&j->rshell, host, j->opts, NULL);
-    char *text = malloc(SETTINGS_BYTES);
-    struct hvi_proc proc;
-    struct hvi_err err;
-
-    snprintf(out, cap, "%s", host->name);
-    if (argv != NULL && text != NULL &&
-        hvi_proc_start_piped(argv, &proc, &err) == HVD_OK) {
-        read_all(proc.from_fd, text, SETTINGS_BYTES);
-        close(proc.from_fd);
-        close(proc.to_fd);
-        close(proc.err_fd);
-        kill(proc.pid, SIGKILL);
-        while (waitpid(proc.pid, NULL, 0) < 0 && errno == EINTR)
-            continue;
-        (void)hvi_sshargv_setting(text, "hostname", out, cap);
-    }
-    hvi_sshargv_free(argv);
-    free(text);
-}
 
 /* --network-interfaces: their addresses, first the one that was found to lead to the hosts
  * when it is among them. */
@@ -97,16 +50,23 @@ static enum hvd_status take_interfaces(struct hvi_job *j, struct hvi_err *err)
     return HVD_OK;
 }
 
+void hvi_job_ssh_ask(struct hvi_job *j)
+{
+    for (size_t i = 0; i < j->plan->nhosts && j->first_name[0] == '\0'; i++)
+        if (j->plan->host[i].remote)
+            hvi_sshask(&j->rshell, &j->plan->host[i], j->opts, j->first_name,
+                       sizeof j->first_name);
+}
+
 /* The way to a host: our address on it and the host's; false: none is known. To ask ssh
  * takes a process, so that only the first host is asked about, and after an alias all; of
  * the others those only that do not lead where the ones before did. */
 struct way {
     char name[HVI_HOST_NAME_MAX + 1], own[HVI_ADDR_MAX], peer[HVI_ADDR_MAX];
-    bool ask;
+    bool ask, first;
 };
 
-static bool find_way(const struct hvi_job *j, const struct hvi_host *host,
-                     struct way *way)
+static bool find_way(struct hvi_job *j, const struct hvi_host *host, struct way *way)
 {
     if (!way->ask) {
         snprintf(way->name, sizeof way->name, "%s", host->name);
@@ -114,14 +74,18 @@ static bool find_way(const struct hvi_job *j, const struct hvi_host *host,
             strcmp(way->own, j->own_addr) == 0)
             return true;
     }
-    real_name(j, host, way->name, sizeof way->name);
+    if (way->first) /* asked about before the logins began */
+        memcpy(way->name, j->first_name, sizeof way->name);
+    else
+        hvi_sshask(&j->rshell, host, j->opts, way->name, sizeof way->name);
+    way->first = false;
     way->ask = strcmp(way->name, host->name) != 0;
     return hvi_reach_toward(way->name, way->own, way->peer);
 }
 
 enum hvd_status hvi_job_ssh_reach(struct hvi_job *j, struct hvi_err *err)
 {
-    struct way way = {.ask = true};
+    struct way way = {.ask = true, .first = true};
     bool found = false; /* good: also for other machines than this one */
     bool good = false;
     int looked = 0;

@@ -8,7 +8,7 @@
 
 #include "proto/base/env.h"
 
-#define OWN_WORDS 32 /* all but those of --ssh-arg and --rsh */
+#define OWN_WORDS 40 /* all but those of --ssh-arg and --rsh */
 
 /* Words under construction; failed: out of memory at some point. */
 struct words {
@@ -74,6 +74,16 @@ char *hvi_sshargv_quote(const char *word)
     *p++ = '\'';
     *p = '\0';
     return out;
+}
+
+/* What would take away the agent's stdin, or the command that starts it. */
+static void add_session(struct words *w, const struct hvi_rshell *shell)
+{
+    if (shell->old)
+        return;
+    add_option(w, "StdinNull=no");
+    add_option(w, "SessionType=default");
+    add_option(w, "ForkAfterAuthentication=no");
 }
 
 static void add_settings(struct words *w)
@@ -174,7 +184,8 @@ struct hvi_rshell hvi_rshell_choose(const struct hvi_opts *opts)
 
 /* ---- the words */
 
-static void add_ssh(struct words *w, const struct hvi_opts *opts, bool settings_only)
+static void add_ssh(struct words *w, const struct hvi_rshell *shell,
+                    const struct hvi_opts *opts, bool settings_only)
 {
     for (size_t i = 0; i < opts->nssh_args; i++)
         add(w, "%s", opts->ssh_args[i]);
@@ -190,6 +201,7 @@ static void add_ssh(struct words *w, const struct hvi_opts *opts, bool settings_
         add(w, "-G");
     else
         add_settings(w);
+    add_session(w, shell);
 }
 
 static void add_srun(struct words *w, const struct hvi_host *host)
@@ -276,7 +288,7 @@ char **hvi_sshargv_make(const struct hvi_rshell *shell, const struct hvi_host *h
         return NULL;
     add_command(&w, shell, host);
     if (shell->kind == HVI_RSHELL_SSH)
-        add_ssh(&w, opts, program == NULL);
+        add_ssh(&w, shell, opts, program == NULL);
     else if (shell->kind == HVI_RSHELL_SRUN)
         add_srun(&w, host);
     if (shell->kind == HVI_RSHELL_SSH || shell->kind == HVI_RSHELL_RSH)

@@ -24,6 +24,7 @@ struct hvi_rshell {
     enum hvi_rshell_kind kind;
     const char *command; /* its words, separated by blanks; borrowed */
     bool check;          /* hvd-agent --check in place of --stdin */
+    bool old;            /* ssh before 8.7, which refuses some options (sshask.h) */
 };
 
 /**

@@ -18,7 +18,11 @@ int main(int argc, char **argv)
     const char *rank = getenv("HVD_RANK");
     enum hvd_status rc;
 
-    if (rank[0] == '1') {
+    if (strcmp(argv[1], "waiting") == 0 && rank[0] == '2')
+        sleep(300);
+    if (strcmp(argv[1], "waiting") == 0 && rank[0] == '1') {
+        ualarm(300 * 1000, 0); /* SIGALRM in hvd_init */
+    } else if (rank[0] == '1') {
         if (strcmp(argv[1], "sleep") == 0)
             sleep(300);
         return atoi(argv[1]);
@@ -77,6 +81,11 @@ for rank in 0 2 3; do
     expect_line out "^\[$rank\]<stdout>:rank $rank: -7: .*rank 1 .*exited with status 6 before hvd_init"
 done
 echo "ok the first that failed is named, also to those who come when others have given up"
+
+run hvdrun --grace 5 -np 3 ./some waiting
+expect_status 142
+expect_line out "^\[0\]<stdout>:rank 0: -7: .*rank 1 .*killed by SIGALRM while it waited in hvd_init"
+echo "ok a rank that is killed while it waits in hvd_init is said to have come"
 
 HOROVOD_START_TIMEOUT=1 run hvdrun -np 3 ./some sleep
 expect_status 125

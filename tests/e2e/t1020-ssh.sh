@@ -10,6 +10,12 @@ cat >bin/ssh <<'END'
 #!/bin/bash
 # The host's name says how it behaves; each call is a line of $T/calls.
 printf '%s\n' "$*" >>"$T/calls"
+case ${FAKE_OLD:-0}$* in
+1*StdinNull*) # before 8.7
+    echo "command-line: line 0: Bad configuration option: stdinnull" >&2
+    exit 255
+    ;;
+esac
 settings=
 while [ $# -gt 0 ]; do
     case $1 in
@@ -92,6 +98,13 @@ expect_status 0
 grep -q -- "^-v -oUser=you -p 2222 -i /some/key -T -x -o BatchMode" calls ||
     die "not the words expected: $(cat calls)"
 echo "ok -p, -i, --ssh-arg"
+
+FAKE_OLD=1 run hvdrun -np 2 -H host1,host2 true
+expect_status 0
+FAKE_OLD=1 run hvdrun doctor -H host1,host2
+expect_line out "^host1 .*ok"
+[ "$(grep -c -- '--stdin\|--check' calls)" = 6 ] || die "another try of an ssh: $(cat calls)"
+echo "ok an old ssh is not given options that it does not know"
 
 run hvdrun -np 5 -H host1:2,localhost:1,noisy:2 ./sum
 expect_status 0

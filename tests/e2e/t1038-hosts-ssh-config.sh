@@ -46,6 +46,15 @@ works "ProxyCommand" "Host host2
 ProxyCommand ssh -F $HOSTS_STATE/ssh_config -W %h:%p host3" -H host2
 works "RemoteCommand" "Host *
 RemoteCommand echo gone" -H host2
+works "StdinNull" "Host *
+StdinNull yes" -H host2
+works "SessionType none" "Host *
+SessionType none" -H host2
+works "ForkAfterAuthentication, an alias" "Host gpu-node
+HostName $HOSTS_NET.2
+HostKeyAlias host2
+Host *
+ForkAfterAuthentication yes" -H gpu-node
 works "SendEnv, forwarding, BatchMode, ServerAlive" "Host *
 SendEnv LANG LC_* HVD_*
 SetEnv FOO=bar

@@ -108,6 +108,90 @@ wait $coord || status=$?
 lines=$(wc -l <c.err)
 [ "$lines" -ge 1 ] && [ "$lines" -le 15 ] || fail "$lines lines about strangers"
 grep -qv 'turned away' c.err && fail "something else than 'turned away' was said"
+
+# A machine that connects over and over, as fast as it can and without a word, keeps nobody out:
+# neither ranks of other addresses nor those of its own.
+cat >flood.c <<'C'
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* flood SOURCE PORT: 3000 connections a second from there, and as many at once */
+int main(int argc, char **argv)
+{
+    static int fds[3000];
+    struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET};
+    struct timespec pause = {0, 1000 * 1000};
+
+    if (argc != 3)
+        return 2;
+    from.sin_addr.s_addr = inet_addr(argv[1]);
+    to.sin_addr.s_addr = inet_addr("127.0.0.1");
+    to.sin_port = htons((unsigned short)atoi(argv[2]));
+    alarm(20);
+    for (unsigned i = 0;; i++) {
+        int *fd = &fds[i % 3000];
+
+        if (*fd > 0)
+            close(*fd);
+        *fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        if (bind(*fd, (struct sockaddr *)&from, sizeof from) != 0)
+            return 1;
+        connect(*fd, (struct sockaddr *)&to, sizeof to);
+        if (i == 3000 && write(1, "on\n", 3) != 3)
+            return 1;
+        if (i % 3 == 0)
+            nanosleep(&pause, NULL);
+    }
+}
+C
+cat >come.c <<'C'
+#include <hvd/hvd.h>
+#include <stdio.h>
+#include <time.h>
+
+int main(void)
+{
+    struct timespec a, b;
+
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    if (hvd_init(NULL) != HVD_OK) {
+        printf("%s\n", hvd_last_error());
+        return 1;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    printf("%ld\n", (b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1000000);
+    return hvd_shutdown() == HVD_OK ? 0 : 1;
+}
+C
+cc -std=gnu11 flood.c -o flood
+cc -std=gnu11 -I"$HVD_SRC/worker/include" come.c -o come -L"$HVD_BUILD/lib" -lhvd \
+    -Wl,-rpath,"$HVD_BUILD/lib"
+hard=$(ulimit -Hn)
+sources="127.0.0.9 127.0.0.1"
+if [ "$hard" != unlimited ] && [ "$hard" -lt 4096 ]; then
+    echo "not checked: a flood; it needs 4096 open files"
+    sources=
+fi
+for source in $sources; do
+    hvd-coordinator --np 1 --listen 127.0.0.1:0 --key-file key --linger 3 >c.out 2>c2.err &
+    coord=$!
+    await 10 "the coordinator" test -s c.out
+    HVD_COORDINATOR=$(sed -n 's/.*HVD_COORDINATOR=\([^ ]*\) .*/\1/p' c.out)
+    (ulimit -n 4096; exec ./flood $source "${HVD_COORDINATOR##*:}") >flood.out &
+    flood=$!
+    await 10 "the flood" test -s flood.out
+    for i in 1 2 3; do
+        ./come >came || fail "beside a flood from $source: $(cat came)"
+        echo "beside a flood from $source: in after $(cat came) ms"
+        [ "$(cat came)" -le $((10 * slow)) ] || fail "a hvd_init beside a flood from $source took $(cat came) ms"
+    done
+    kill $flood $coord
+    wait $flood $coord || true
+done
 if [ $counted = 0 ]; then
     [ "$(id -u)" != 0 ] || fail "the coordinator's descriptors cannot be counted"
     echo "not checked: how many descriptors the coordinator keeps; only root sees them"

@@ -107,14 +107,51 @@ status=0
 wait $coord || status=$?
 [ $status = 143 ] || fail "a terminated coordinator ended with $status"
 
-start sleep 2 '--stall-warning 1 --stall-shutdown 3'
+# Stopped, not ended: its connections stay. Ranks at work, one that waits in hvd_init for
+# others, and one that connects now say so after the lease.
+export HVD_LEASE_SECONDS=3
+start ready 0
+until=$((SECONDS + 10))
+while ! [ -s w0.out ]; do
+    [ $SECONDS -lt $until ] || fail "the job does not run"
+    sleep 0.02
+done
+at_work=$HVD_COORDINATOR
+HVD_LOG=debug hvd-coordinator --np 2 --listen "unix:$T/sock" --key-file key >c2.out 2>c2.err &
+coord2=$!
+HVD_COORDINATOR=unix:$T/sock ./loop sleep 0 2>w3.err &
+w3=$!
+until=$((SECONDS + 10))
+while ! grep -q HELLO c2.err; do
+    [ $SECONDS -lt $until ] || fail "no rank came to the second coordinator"
+    sleep 0.02
+done
+kill -STOP $coord $coord2
+./loop sleep 0 2>w4.err &
+w4=$!
+SECONDS=0
+for i in 0 1 2; do ended $i 3; done
+ended 3 1
+ended 4 1
+[ $SECONDS -le 8 ] || fail "a stopped coordinator is noticed after $SECONDS s"
+for i in 0 1 2 4; do
+    grep -q "the coordinator at $at_work has not answered for [34] s, since ..:..:..; is it stopped?" \
+        w$i.err || fail "rank $i does not say that the coordinator is stopped"
+done
+grep -q "the coordinator at unix:$T/sock has not answered for [34] s" w3.err ||
+    fail "a rank in hvd_init does not say that the coordinator is stopped"
+kill -KILL $coord $coord2
+wait $coord $coord2 || true
+
+# the others wait longer than the lease, and ask: this coordinator answers
+start sleep 2 '--stall-warning 1 --stall-shutdown 5'
 ended 0 3
 ended 1 3
 # shellcheck disable=SC2154 # start() sets it
 kill -KILL "$w2"
 grep -q "allreduce 'v' has waited 1\.[0-9] s for rank 2 (host .*): in the program; last submitted 'v'" \
     c.err || fail "no stall report"
-grep -q "stalled: allreduce 'v' has waited 3\.[0-9] s for rank 2" c.err || fail "no stall shutdown"
+grep -q "stalled: allreduce 'v' has waited 5\.[0-9] s for rank 2" c.err || fail "no stall shutdown"
 grep -q "allreduce 'v' has waited" w0.err || fail "rank 0 is not told of the stall"
 status=0
 wait $coord || status=$?

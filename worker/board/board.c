@@ -66,7 +66,7 @@ struct hvi_board {
     int32_t nlocal;
     uint64_t fusion_bytes;
     bool forwards;            /* constant: see board.h */
-    _Atomic uint64_t ordered; /* writer: who calls hvi_board_order; readers: all */
+    _Atomic uint64_t ordered; /* written under the lock by hvi_board_order */
     _Alignas(64) _Atomic uint32_t lock;
     /* under the lock: */
     _Alignas(64) uint64_t drained; /* publications ever seen */
@@ -521,17 +521,18 @@ uint32_t hvi_board_take(struct hvi_board *b, struct hvi_board_ready *out, uint32
 bool hvi_board_order(struct hvi_board *b, uint64_t seq, bool bad, const uint32_t *ids,
                      uint32_t nids, struct hvi_board_mask *wake)
 {
-    bool room;
+    bool done;
 
     if (!lock_spin(b))
         return false;
-    room = log_room(b) >= 3 + 2 * (uint64_t)nids;
-    if (room) {
+    done = seq < atomic_load(&b->ordered);
+    if (!done && log_room(b) >= 3 + 2 * (uint64_t)nids) {
         log_to_members(b, seq, ids, nids, bad, wake);
         atomic_store(&b->ordered, seq + 1);
+        done = true;
     }
     unlock(b);
-    return room;
+    return done;
 }
 
 uint64_t hvi_board_ordered(const struct hvi_board *b)

@@ -119,8 +119,8 @@ uint32_t hvi_board_take(struct hvi_board *b, struct hvi_board_ready *out, uint32
 
 /**
  * Forwarding board: the next group of the coordinator's order, to the logs of the
- * members here. One rank at a time calls it, with seq growing; the caller has defined
- * the ids.
+ * members here. Each rank that calls it has every group that concerns this host, with
+ * seq growing, and has defined the ids; what another one has brought before is left out.
  *
  * @param bad   it fails: a member had joined and the kind is not allreduce
  * @param wake  members here are added to it

@@ -30,6 +30,7 @@
 #include "proto/sec/handshake.h"
 #include "worker/board/board.h"
 #include "worker/core/op.h"
+#include "worker/core/pulse.h"
 #include "worker/core/segment.h"
 #include "worker/plane/cpu/cpu.h"
 #include "worker/plane/cpu/spin.h"
@@ -142,6 +143,7 @@ struct hvi_conn {
     int fd; /* -1: none */
     struct hvi_stream stream;
     struct hvi_buf in, plain, out; /* out: sealed bytes to write */
+    struct hvi_pulse pulse;        /* the link thread looks */
 };
 
 struct hvi_ctx {

@@ -30,7 +30,8 @@ struct deferred {
 static bool never_waits(uint32_t type)
 {
     return type == HVI_MSG_CLOSED || type == HVI_MSG_PROBE ||
-           type == HVI_MSG_TIMELINE_CTL || type == HVI_MSG_TIMELINE_CHUNK;
+           type == HVI_MSG_HEARTBEAT || type == HVI_MSG_TIMELINE_CTL ||
+           type == HVI_MSG_TIMELINE_CHUNK;
 }
 
 static bool order_is_sane(const struct hvi_order_group *g)

@@ -30,24 +30,38 @@
 
 #define READ_CHUNK (64 * 1024)
 #define LEASE_EXTRA_S 5 /* an agent knows better, and earlier, that the link is dead */
-#define DEFERRED_MS 1   /* until the next look whether a frame must still wait */
-#define DOZE_MS 2       /* until the next look whether others still read */
+#define CROWD_MS 10000  /* to try again where strangers fill the coordinator's places */
+#define CROWD_PAUSE_MS 20
+#define DEFERRED_MS 1 /* until the next look whether a frame must still wait */
+#define DOZE_MS 2     /* until the next look whether others still read */
 
 /* ---- connecting ------------------------------------------------------------------ */
 
+/* HVD_INPROGRESS: the coordinator had no place for one more that had not said its hello
+ * yet (PROTOCOL.md section 2), and closed it by a reset. */
+static enum hvd_status failed_by(int error, struct hvi_err *err)
+{
+    hvi_fail(err, HVD_EIO, "coordinator: %s", strerror(error));
+    return error == ECONNRESET || error == EPIPE ? HVD_INPROGRESS : HVD_EIO;
+}
+
 /* Exactly size_bytes, or an error. */
-static enum hvd_status read_exact(int fd, void *buf, size_t size_bytes,
+static enum hvd_status read_exact(struct hvi_conn *conn, void *buf, size_t size_bytes,
                                   int64_t deadline_ms, struct hvi_err *err)
 {
     uint8_t *p = buf;
 
     while (size_bytes > 0) {
-        struct pollfd pfd = {.fd = fd, .events = POLLIN};
+        struct pollfd pfd = {.fd = conn->fd, .events = POLLIN};
+        int timeout_ms = hvi_ms_left(deadline_ms);
         ssize_t n;
 
-        if (poll(&pfd, 1, hvi_ms_left(deadline_ms)) == 0)
+        if (timeout_ms == 0)
             return hvi_fail(err, HVD_ETIMEDOUT, "no answer from the coordinator");
-        n = recv(fd, p, size_bytes, MSG_DONTWAIT);
+        if (hvi_pulse_look(&conn->pulse, hvi_now_ms(), &timeout_ms) == HVI_PULSE_GONE)
+            return hvi_pulse_gone(&conn->pulse, err);
+        poll(&pfd, 1, timeout_ms);
+        n = recv(conn->fd, p, size_bytes, MSG_DONTWAIT);
         if (n == 0)
             return hvi_fail(err, HVD_EAUTH,
                             "the coordinator closed the connection: another key "
@@ -55,11 +69,39 @@ static enum hvd_status read_exact(int fd, void *buf, size_t size_bytes,
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             continue;
         if (n < 0)
-            return hvi_fail(err, HVD_EIO, "coordinator: %s", strerror(errno));
+            return failed_by(errno, err);
         p += n;
         size_bytes -= (size_t)n;
     }
     return HVD_OK;
+}
+
+/* It started this process, and watches the coordinator. */
+static bool has_agent(void)
+{
+    return hvi_env("RUNTIME_DIR") != NULL;
+}
+
+static enum hvd_status shake_hands(struct hvi_conn *conn, const uint8_t *key,
+                                   const uint8_t *job_id, int64_t deadline_ms,
+                                   struct hvi_err *err)
+{
+    struct hvi_hs_client hs;
+    uint8_t hello[HVI_HELLO_BYTES];
+    uint8_t reply[HVI_HELLO_BYTES];
+    enum hvd_status rc =
+        hvi_hs_client_start(&hs, key, job_id, HVI_ROLE_WORKER, hello, err);
+
+    if (rc != HVD_OK)
+        return rc;
+    if (send(conn->fd, hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
+        rc = failed_by(errno, err);
+    if (rc == HVD_OK)
+        rc = read_exact(conn, reply, sizeof reply, deadline_ms, err);
+    if (rc == HVD_OK)
+        rc = hvi_hs_client_finish(&hs, reply, &conn->stream, err);
+    hvi_hs_fini(&hs);
+    return rc;
 }
 
 enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
@@ -67,30 +109,31 @@ enum hvd_status hvi_conn_open(struct hvi_conn *conn, const char *endpoint,
                               int64_t deadline_ms, struct hvi_err *err)
 {
     struct hvi_err why = {{0}};
-    struct hvi_hs_client hs;
-    uint8_t hello[HVI_HELLO_BYTES];
-    uint8_t reply[HVI_HELLO_BYTES];
     int64_t lease_s = HVI_LEASE_DEFAULT_S;
+    int64_t again_until_ms = hvi_now_ms() + CROWD_MS;
     enum hvd_status rc = hvi_env_int("LEASE_SECONDS", HVI_LEASE_DEFAULT_S,
                                      HVI_LEASE_MIN_S, HVI_LEASE_MAX_S, &lease_s, err);
 
-    if (rc != HVD_OK)
-        return rc;
-    rc = hvi_dial("the coordinator", endpoint, deadline_ms, &conn->fd, &why);
-    if (rc != HVD_OK)
-        return hvi_fail(err, rc, "%s%s", rc == HVD_EINVAL ? "HVD_COORDINATOR: " : "",
-                        why.text);
-    hvi_dial_limit(conn->fd, (int)(lease_s + LEASE_EXTRA_S) * 1000);
-    rc = hvi_hs_client_start(&hs, key, job_id, HVI_ROLE_WORKER, hello, err);
-    if (rc != HVD_OK)
-        return rc;
-    if (send(conn->fd, hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
-        rc = hvi_fail(err, HVD_EIO, "coordinator: %s", strerror(errno));
-    if (rc == HVD_OK)
-        rc = read_exact(conn->fd, reply, sizeof reply, deadline_ms, err);
-    if (rc == HVD_OK)
-        rc = hvi_hs_client_finish(&hs, reply, &conn->stream, err);
-    hvi_hs_fini(&hs);
+    while (rc == HVD_OK) {
+        rc = hvi_dial("the coordinator", endpoint, deadline_ms, &conn->fd, &why);
+        if (rc != HVD_OK)
+            return hvi_fail(err, rc, "%s%s",
+                            rc == HVD_EINVAL ? "HVD_COORDINATOR: " : "", why.text);
+        hvi_dial_limit(conn->fd, (int)(lease_s + LEASE_EXTRA_S) * 1000);
+        hvi_pulse_init(&conn->pulse, endpoint, conn->fd,
+                       has_agent() ? 0 : (int)lease_s);
+        rc = shake_hands(conn, key, job_id, deadline_ms, err);
+        if (rc != HVD_INPROGRESS)
+            break;
+        if (deadline_ms < 0 || deadline_ms > again_until_ms)
+            deadline_ms = again_until_ms;
+        if (hvi_ms_left(deadline_ms) == 0)
+            return HVD_EIO;
+        close(conn->fd);
+        conn->fd = -1;
+        poll(NULL, 0, CROWD_PAUSE_MS);
+        rc = HVD_OK;
+    }
     return rc;
 }
 
@@ -151,6 +194,7 @@ enum hvd_status hvi_conn_fill(struct hvi_conn *conn, struct hvi_err *err)
         return hvi_fail(err, conn->stream.ended ? HVD_ESHUTDOWN : HVD_EIO,
                         "the coordinator is gone (connection closed)");
     hvi_buf_commit(&conn->in, (size_t)n);
+    hvi_pulse_heard(&conn->pulse);
     return HVD_OK;
 }
 
@@ -175,27 +219,51 @@ enum hvd_status hvi_conn_next(struct hvi_conn *conn, uint32_t *type,
     return rc;
 }
 
+/* Asks, when the coordinator has been silent; HVD_EPEER: for the lease. */
+static enum hvd_status feel_pulse(struct hvi_conn *conn, int *timeout_ms,
+                                  struct hvi_err *err)
+{
+    Hvi__Heartbeat beat = HVI__HEARTBEAT__INIT;
+
+    switch (hvi_pulse_look(&conn->pulse, hvi_now_ms(), timeout_ms)) {
+    case HVI_PULSE_GONE:
+        return hvi_pulse_gone(&conn->pulse, err);
+    case HVI_PULSE_ASK:
+        return hvi_conn_put(conn, HVI_MSG_HEARTBEAT, &beat);
+    case HVI_PULSE_FINE:
+    default:
+        return HVD_OK;
+    }
+}
+
 enum hvd_status hvi_conn_wait(struct hvi_conn *conn, int64_t deadline_ms,
                               struct hvi_msg *out, struct hvi_err *err)
 {
     for (;;) {
         struct pollfd p = {.fd = conn->fd, .events = POLLIN};
+        int timeout_ms = hvi_ms_left(deadline_ms);
         const uint8_t *payload;
         size_t size_bytes;
         uint32_t type;
         enum hvd_status rc = hvi_conn_next(conn, &type, &payload, &size_bytes, err);
 
+        if (rc == HVD_OK && type == HVI_MSG_HEARTBEAT)
+            continue;
         if (rc == HVD_OK)
             return hvi_msg_get(type, payload, size_bytes, out, err);
         if (rc != HVD_INPROGRESS)
             return rc;
-        rc = hvi_conn_flush(conn, err);
+        if (timeout_ms == 0)
+            return hvi_fail(err, HVD_ETIMEDOUT, "no answer from the coordinator");
+        rc = feel_pulse(conn, &timeout_ms, err);
+        if (rc == HVD_OK)
+            rc = hvi_conn_flush(conn, err);
         if (rc == HVD_INPROGRESS)
             p.events |= POLLOUT;
         else if (rc != HVD_OK)
             return rc;
-        if (poll(&p, 1, hvi_ms_left(deadline_ms)) == 0)
-            return hvi_fail(err, HVD_ETIMEDOUT, "no answer from the coordinator");
+        if (poll(&p, 1, timeout_ms) <= 0)
+            continue;
         if ((p.revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
             rc = hvi_conn_fill(conn, err);
             if (rc != HVD_OK)
@@ -398,7 +466,10 @@ void *hvi_link_thread(void *arg)
         }
         pthread_mutex_lock(&c->lock);
         hvi_negotiate_flush_paced(c);
-        rc = hvi_conn_flush(&c->conn, &err);
+        if (!c->closing) /* then who leaves has a limit of its own */
+            rc = feel_pulse(&c->conn, &timeout_ms, &err);
+        if (rc == HVD_OK || rc == HVD_INPROGRESS)
+            rc = hvi_conn_flush(&c->conn, &err);
         stop = c->stop && (rc != HVD_INPROGRESS || atomic_load(&c->failed) != 0);
         pthread_mutex_unlock(&c->lock);
         if (stop) {

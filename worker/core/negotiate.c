@@ -1058,6 +1058,8 @@ static enum hvd_status dispatch(struct hvi_ctx *c, const struct hvi_msg *msg,
     case HVI_MSG_PROBE:
         on_probe(c, msg->body);
         return HVD_OK;
+    case HVI_MSG_HEARTBEAT: /* that it came is all */
+        return HVD_OK;
     case HVI_MSG_TIMELINE_CTL:
         hvi_timeline_control(c, msg->body);
         return HVD_OK;

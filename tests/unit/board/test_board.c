@@ -461,6 +461,26 @@ Test(board, a_complete_id_that_gets_another_meaning_is_not_taken, .timeout = 10)
     free(b);
 }
 
+Test(board, a_group_that_two_ranks_bring_is_there_once, .timeout = 10)
+{
+    struct hvi_board *b = new_forwarding(2);
+    static struct hvi_board_group g;
+    struct hvi_board_mask wake;
+
+    define(b, 1, 1, 2, HVD_ALLREDUCE, 8);
+    cr_assert(order(b, 5, 1, &wake));
+    cr_assert(order(b, 7, 1, &wake));
+    cr_assert(order(b, 5, 1, &wake));
+    cr_assert_not(hvi_board_mask_any(&wake));
+    cr_assert(order(b, 9, 1, &wake));
+    for (uint64_t seq = 5; seq <= 9; seq += 2) {
+        cr_assert(hvi_board_read(b, 1, &g));
+        cr_assert_eq(g.seq, seq);
+    }
+    cr_assert_not(hvi_board_unread(b, 1));
+    free(b);
+}
+
 Test(board, the_order_comes_from_outside_and_reaches_members, .timeout = 10)
 {
     struct hvi_board *b = new_forwarding(3);

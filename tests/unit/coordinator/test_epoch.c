@@ -558,3 +558,22 @@ Test(stall, process_set_calls_are_watched_too, .timeout = 10)
     feed_has(f, "send 1 PSET_REPLY add pset=1 HVD_OK");
     feed_free(f);
 }
+
+Test(epoch, a_rank_that_asks_whether_the_coordinator_is_there_is_answered,
+     .timeout = 10)
+{
+    struct feed *f =
+        feed_new(&(struct hvi_core_config){.np = 2, .hosts = hosts, .linger_ms = -1});
+    Hvi__Heartbeat beat = HVI__HEARTBEAT__INIT;
+
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_forget(f);
+    feed_msg(f, 1, HVI_MSG_HEARTBEAT, &beat); /* waits in hvd_init */
+    feed_is(f, "send 1 HEARTBEAT\n");
+    feed_free(f);
+    f = feed_up(2, HVI_PLANE_AUTO);
+    feed_forget(f);
+    feed_msg(f, 2, HVI_MSG_HEARTBEAT, &beat);
+    feed_is(f, "send 2 HEARTBEAT\n");
+    feed_free(f);
+}

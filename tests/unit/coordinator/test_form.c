@@ -221,6 +221,48 @@ Test(form, a_rank_that_exited_before_init_ends_the_wait, .timeout = 10)
     feed_free(f);
 }
 
+/* Rank 1 has come, and its connection ended before or after the agent told. */
+Test(form, a_rank_that_ended_in_init_is_said_to_have_come, .timeout = 10)
+{
+    static const char *const hosts[] = {"a", "a", "a"};
+
+    for (int closed_first = 0; closed_first < 2; closed_first++) {
+        struct feed *f = feed_new(
+            &(struct hvi_core_config){.np = 3, .hosts = hosts, .linger_ms = -1});
+
+        feed_agent(f, 50, "a");
+        for (int32_t r = 0; r < 3; r++)
+            feed_started(f, 50, r);
+        feed_hello(f, 1, &(struct feed_hello){.want = 0});
+        feed_hello(f, 2, &(struct feed_hello){.want = 1});
+        if (closed_first)
+            feed_closed(f, 2);
+        feed_exited(f, 50, 1, 9);
+        feed_has(f, "send 1 REFUSED HVD_EPEER text='the job cannot start: rank 1 (host "
+                    "a) killed by SIGKILL while it waited in hvd_init' last\n");
+        feed_free(f);
+    }
+}
+
+/* Rank 1 is refused for its version, and ends. */
+Test(form, a_rank_that_ended_after_a_failed_init_is_said_to_have, .timeout = 10)
+{
+    struct feed *f = feed_new(&(struct hvi_core_config){.np = 2, .linger_ms = -1});
+
+    feed_agent(f, 50, "a");
+    feed_started(f, 50, 0);
+    feed_started(f, 50, 1);
+    feed_hello(f, 1, &(struct feed_hello){.want = 0});
+    feed_hello(f, 2, &(struct feed_hello){.want = 1, .version = "9.9"});
+    feed_exited(f, 50, 1, 1 << 8);
+    feed_has(f, "rank 1 exited with status 1 after its hvd_init had failed");
+    feed_started(f, 50, 1); /* another process */
+    feed_hello(f, 3, &(struct feed_hello){.want = 0});
+    feed_exited(f, 50, 1, 1 << 8);
+    feed_has(f, "rank 1 exited with status 1 before hvd_init");
+    feed_free(f);
+}
+
 Test(form, of_several_that_exited_the_first_is_named, .timeout = 10)
 {
     struct feed *f = feed_new(&(struct hvi_core_config){.np = 4, .linger_ms = -1});

@@ -21,7 +21,9 @@ static void joined(char **argv, char *out, size_t cap)
     hvi_sshargv_free(argv);
 }
 
-#define SETTINGS                                                                       \
+#define SESSION "-o StdinNull=no -o SessionType=default -o ForkAfterAuthentication=no "
+#define SETTINGS OLD_SETTINGS SESSION
+#define OLD_SETTINGS                                                                   \
     "-T -x -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 "            \
     "-o ServerAliveCountMax=2 -o ClearAllForwardings=yes -o ControlMaster=no "         \
     "-o RemoteCommand=none "
@@ -39,6 +41,20 @@ Test(sshargv, starts_the_agent_and_never_asks, .timeout = 5)
     joined(argv, text, sizeof text);
     cr_assert_str_eq(text, "ssh " SETTINGS "host1 exec sh -c '" LOOK
                            "' '/opt/hvd/bin/hvd-agent' ");
+}
+
+Test(sshargv, an_old_ssh_is_spared_what_it_does_not_know, .timeout = 5)
+{
+    struct hvi_rshell old = ssh;
+    struct hvi_opts opts = {0};
+    char text[1024];
+
+    old.old = true;
+    joined(hvi_sshargv_make(&old, &plain, &opts, "/a/hvd-agent"), text, sizeof text);
+    cr_assert_str_eq(text,
+                     "ssh " OLD_SETTINGS "host1 exec sh -c '" LOOK "' '/a/hvd-agent' ");
+    joined(hvi_sshargv_make(&old, &plain, &opts, NULL), text, sizeof text);
+    cr_assert_str_eq(text, "ssh -G host1 ");
 }
 
 Test(sshargv, what_the_user_says_comes_first, .timeout = 5)
@@ -66,7 +82,7 @@ Test(sshargv, without_a_program_it_asks_for_the_settings, .timeout = 5)
 
     cr_assert_not_null(argv);
     joined(argv, text, sizeof text);
-    cr_assert_str_eq(text, "ssh -p 7 -G host1 ");
+    cr_assert_str_eq(text, "ssh -p 7 -G " SESSION "host1 ");
 }
 
 Test(sshargv, a_path_of_the_user_is_not_looked_for_elsewhere, .timeout = 5)
