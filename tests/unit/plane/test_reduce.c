@@ -418,7 +418,7 @@ Test(reduce, bool_takes_any_byte_as_true, .timeout = 5)
 }
 
 /* In place over source `target`, or apart (-1), with src[gone] = NULL (-1: none). */
-static void check_twice(uint32_t dtype, int nsrc, int target, int gone)
+static void check_twice(uint32_t dtype, int nsrc, int target, int gone, bool stream)
 {
     enum { N = 3001 };
     double post = dtype == HVD_BOOL ? 1.0 : 0.25;
@@ -437,7 +437,8 @@ static void check_twice(uint32_t dtype, int nsrc, int target, int gone)
         out = own[target];
     memset(apart, 0xa5, sizeof(apart));
     memset(also, 0xa5, sizeof(also));
-    hvi_reduce_fold_to_both(out, also + 1, src, nsrc, N, dtype, HVD_SUM, 1.0, post);
+    hvi_reduce_fold_to_both(out, also + 1, src, nsrc, N, dtype, HVD_SUM, 1.0, post,
+                            stream);
     expect_equal(out, want, N, dtype, "twice: the first");
     expect_equal(also + 1, want, N, dtype, "twice: the second");
     cr_assert_eq(also[0], 0xa5, "wrote before it");
@@ -452,9 +453,9 @@ Test(reduce, gives_the_same_result_twice, .timeout = 30)
                 continue;
             for (int n = 1; n <= 6; n++)
                 for (int target = -1; target < n; target++)
-                    check_twice(dtype, n, target, n % 2 == 0 ? n - 1 : -1);
-            check_twice(dtype, 1, -1, 0);
-            check_twice(dtype, 2, 1, 0);
+                    check_twice(dtype, n, target, n % 2 == 0 ? n - 1 : -1, (n + target) % 2);
+            check_twice(dtype, 1, -1, 0, true);
+            check_twice(dtype, 2, 1, 0, true);
         }
 }
 

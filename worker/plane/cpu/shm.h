@@ -27,6 +27,7 @@
 #include "worker/plane/cpu/cpu.h"
 #include "worker/plane/cpu/group.h"
 #include "worker/plane/cpu/spin.h"
+#include "worker/plane/cpu/stores.h"
 #include "worker/plane/sched/chunk.h"
 
 enum {
@@ -155,6 +156,7 @@ struct hvi_shm {
     bool shares;                         /* this rank has places in this group */
     bool all_direct;                     /* nobody needs this rank's slots */
     bool stream;    /* outputs do not fit the cache: non-temporal stores */
+    struct hvi_stores slot_stores, out_stores; /* of all groups: to slots, else to out */
     int32_t *peers; /* [nlocal] local rank of every member */
     uint64_t others[HVI_SHM_MASK_WORDS]; /* all members but this one, by local rank */
     struct hvi_chunks plan;

@@ -142,9 +142,9 @@ static void fill_range(struct hvi_shm *s, int64_t a, int64_t b, int64_t chunk_fi
     hvi_runs_begin(&it, &s->plan, a, b);
     while (hvi_runs_next(&it, &r))
         if (!s->shares || !places[r.piece].in_direct)
-            hvi_reduce_copy(slot + (size_t)(r.at - chunk_first) * es,
+            hvi_stores_copy(&s->slot_stores, slot + (size_t)(r.at - chunk_first) * es,
                             in_at(&s->g->pieces[r.piece], r.offset, es),
-                            (size_t)r.count * es, false);
+                            (size_t)r.count * es);
 }
 
 static void large_fill(struct hvi_shm *s, int64_t k)
@@ -186,10 +186,10 @@ static void fold_run(struct hvi_shm *s, const struct hvi_run *r,
     if (p->out != NULL && (p->out == p->in || !s->stream)) {
         hvi_reduce_fold_to_both(out_at(p, r->offset, es), slot + at, src,
                                 s->g->nmembers, r->count, s->g->dtype, s->g->reduce_op,
-                                s->g->prescale, s->facts.post);
+                                s->g->prescale, s->facts.post, s->slot_stores.past);
         return;
     }
-    fold(s, slot + at, src, r->count, false);
+    fold(s, slot + at, src, r->count, s->slot_stores.past);
     begun = hvi_copy_begin(&s->base);
     if (p->out != NULL)
         hvi_reduce_copy(out_at(p, r->offset, es), slot + at, (size_t)r->count * es,
@@ -210,6 +210,14 @@ static void large_fold(struct hvi_shm *s, int64_t k)
     while (hvi_runs_next(&it, &r))
         fold_run(s, &r, base, (size_t)(r.at - c.first) * s->facts.elem_size,
                  hvi_shm_data(s, s->g->me, k));
+}
+
+static void copy_out(struct hvi_shm *s, uint8_t *out, const uint8_t *from, size_t size)
+{
+    if (s->stream)
+        hvi_reduce_copy(out, from, size, true);
+    else
+        hvi_stores_copy(&s->out_stores, out, from, size);
 }
 
 static void large_copy(struct hvi_shm *s, int64_t k)
@@ -233,7 +241,7 @@ static void large_copy(struct hvi_shm *s, int64_t k)
             from = from != NULL ? from + (size_t)r.offset * es
                                 : slot + (size_t)(r.at - c.first) * es;
             if (out != NULL)
-                hvi_reduce_copy(out, from, (size_t)r.count * es, s->stream);
+                copy_out(s, out, from, (size_t)r.count * es);
         }
     }
     hvi_copy_out(&s->base, begun);
@@ -427,8 +435,9 @@ static void scatter_fill(struct hvi_shm *s, int64_t k)
         if (m == s->g->me)
             continue;
         for (; next_run(s, m, &s->cursors[m], left, &r); left -= r.count) {
-            hvi_reduce_copy(to, in_at(&s->g->pieces[r.piece], r.offset, es),
-                            (size_t)r.count * es, false);
+            hvi_stores_copy(&s->slot_stores, to,
+                            in_at(&s->g->pieces[r.piece], r.offset, es),
+                            (size_t)r.count * es);
             to += (size_t)r.count * es;
         }
     }

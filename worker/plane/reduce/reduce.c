@@ -213,7 +213,7 @@ struct fold {
     bool staged;
     int own;
     bool again; /* one source alone is folded with itself: makes bool 0 or 1 */
-    bool stream;
+    bool stream, also_stream;
 };
 
 /* The block after this one of a source on its way into the cache: hardware follows a
@@ -280,6 +280,17 @@ static void finish(const struct fold *f, const void *value, void *acc, void *out
         memcpy(out, value, size_bytes);
 }
 
+static void put_also(const struct fold *f, const void *out, int64_t at, int64_t count)
+{
+    char *to = f->also + at * f->size;
+    size_t size_bytes = (size_t)(count * f->size);
+
+    if (f->also_stream)
+        f->isa->stream(to, out, size_bytes);
+    else
+        memcpy(to, out, size_bytes);
+}
+
 static void fold_block(const struct fold *f, int64_t at, int64_t count)
 {
     _Alignas(64) char acc[BLOCK_BYTES];
@@ -311,7 +322,7 @@ static void fold_block(const struct fold *f, int64_t at, int64_t count)
     HVI_ASSERT(n > 0);
     finish(f, group[0], acc, out, count);
     if (f->also != NULL) /* from the first-level cache */
-        memcpy(f->also + at * f->size, out, (size_t)(count * f->size));
+        put_also(f, out, at, count);
 }
 
 static int count_sources(const void *const *src, int nsrc, int *last)
@@ -340,6 +351,7 @@ static void choose(struct fold *f, uint32_t op)
     f->size = hvi_dtype_size(f->dtype);
     f->again = f->dtype == HVD_BOOL;
     f->stream = f->stream && f->isa->stream != NULL;
+    f->also_stream = f->also_stream && f->isa->stream != NULL;
     HVI_ASSERT(f->fn != NULL);
     HVI_ASSERT(f->dtype != HVD_BOOL || (f->pre == 1.0 && f->post == 1.0));
 }
@@ -360,7 +372,7 @@ static void fold_all(struct fold *f, uint32_t op)
     if (n > 1 || (n == 1 && !is_copy(f, last))) {
         for (int64_t at = 0; at < f->count; at += step)
             fold_block(f, at, min_i64(step, f->count - at));
-        if (f->stream)
+        if (f->stream || f->also_stream)
             f->isa->fence();
         return;
     }
@@ -369,7 +381,7 @@ static void fold_all(struct fold *f, uint32_t op)
     else
         hvi_reduce_copy(f->out, f->src[last], (size_t)(f->count * f->size), f->stream);
     if (f->also != NULL)
-        memcpy(f->also, f->out, (size_t)(f->count * f->size));
+        hvi_reduce_copy(f->also, f->out, (size_t)(f->count * f->size), f->also_stream);
 }
 
 void hvi_reduce_fold(void *out, const void *const *src, int nsrc, int64_t count,
@@ -392,7 +404,7 @@ void hvi_reduce_fold(void *out, const void *const *src, int nsrc, int64_t count,
 
 void hvi_reduce_fold_to_both(void *out, void *also, const void *const *src, int nsrc,
                              int64_t count, uint32_t dtype, uint32_t op, double pre,
-                             double post)
+                             double post, bool also_stream)
 {
     struct fold f = {.src = src,
                      .out = out,
@@ -402,7 +414,8 @@ void hvi_reduce_fold_to_both(void *out, void *also, const void *const *src, int 
                      .count = count,
                      .pre = pre,
                      .post = post,
-                     .own = -1};
+                     .own = -1,
+                     .also_stream = also_stream};
 
     fold_all(&f, op);
 }
