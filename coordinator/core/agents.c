@@ -58,12 +58,14 @@ static void rank_started(struct hvi_core *core, struct conn *c,
         return;
     p = &core->procs[m->rank];
     forget_loss(p);
+    if (p->state != PROC_UNKNOWN) { /* else it may have come before its agent told */
+        p->served = false;
+        p->init = INIT_NOT;
+        p->refused[0] = '\0';
+    }
     p->state = PROC_RUNS;
     p->pid = m->pid;
     p->agent = c->id;
-    p->served = false;
-    p->init = INIT_NOT;
-    p->refused[0] = '\0';
 }
 
 /* A process that waited in hvd_init; a child of it may keep the connection open. */

@@ -456,15 +456,16 @@ static bool watch_all(struct start *s)
     struct agent *a = s->a;
     bool told = false;
 
+    for (int i = 0; i < a->nranks; i++) /* first: some may have connected already */
+        if (a->ranks[i].pid != 0)
+            report_started(a, &a->ranks[i]);
     for (int i = 0; i < a->nranks; i++) {
         struct hvi_rank *r = &a->ranks[i];
         struct start_of_one *one = &s->one[i];
 
         if (r->pid != 0)
             one->rc = hvi_rank_watch(r, &s->common, &one->err);
-        if (r->pid != 0) {
-            report_started(a, r);
-        } else if (one->rc != HVD_OK && !told) {
+        if (r->pid == 0 && one->rc != HVD_OK && !told) {
             start_failed(a, r, &one->failure, one->err.text);
             told = true;
         }

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "proto/base/clock.h"
-#include "proto/base/list.h"
 #include "proto/base/ports.h"
 
 #define READ_BYTES (64 * 1024)
@@ -38,44 +37,43 @@ static void down(struct hvi_agent_link *l, bool lease, const char *why)
     l->ops->on_down(l->data, lease, why);
 }
 
-struct write {
-    uv_write_t req;
-    uint8_t bytes[];
-};
+static void flush(struct hvi_agent_link *l);
 
 static void written_cb(uv_write_t *req, int status)
 {
     struct hvi_agent_link *l = req->data;
 
-    free(HVI_CONTAINER(req, struct write, req));
+    l->write_busy = false;
+    hvi_buf_clear(&l->writing);
     if (status < 0 && status != UV_ECANCELED)
         down(l, false, uv_strerror(status));
+    else if (status == 0)
+        flush(l);
 }
 
-static void put(struct hvi_agent_link *l, const void *data, size_t size_bytes)
+/* One write at a time: what is said meanwhile goes out together. */
+static void flush(struct hvi_agent_link *l)
 {
-    struct write *w = malloc(sizeof *w + size_bytes);
+    struct hvi_buf swap = l->writing;
     uv_buf_t buf;
 
-    if (w == NULL) {
-        down(l, false, "out of memory");
+    if (!l->open || l->write_busy || hvi_buf_size(&l->tx) == 0)
         return;
-    }
-    memcpy(w->bytes, data, size_bytes);
-    w->req.data = l;
-    buf = uv_buf_init((char *)w->bytes, (unsigned)size_bytes);
-    if (uv_write(&w->req, &l->u.stream, &buf, 1, written_cb) != 0)
-        free(w);
+    l->writing = l->tx;
+    l->tx = swap;
+    l->write_req.data = l;
+    buf = uv_buf_init((char *)l->writing.data + l->writing.off,
+                      (unsigned)hvi_buf_size(&l->writing));
+    l->write_busy = uv_write(&l->write_req, &l->u.stream, &buf, 1, written_cb) == 0;
+    if (!l->write_busy)
+        hvi_buf_clear(&l->writing);
 }
 
-static void seal(struct hvi_agent_link *l, const struct hvi_buf *frame, bool last)
+static void seal(struct hvi_agent_link *l, const struct hvi_buf *frame)
 {
-    struct hvi_buf out = {0};
-
-    if (hvi_stream_seal(&l->sec, hvi_buf_peek(frame), hvi_buf_size(frame), last,
-                        &out) == HVD_OK)
-        put(l, hvi_buf_peek(&out), hvi_buf_size(&out));
-    hvi_buf_fini(&out);
+    if (hvi_stream_seal(&l->sec, hvi_buf_peek(frame), hvi_buf_size(frame), false,
+                        &l->tx) == HVD_OK)
+        flush(l);
 }
 
 void hvi_link_send(struct hvi_agent_link *l, uint32_t type, const void *body)
@@ -84,7 +82,7 @@ void hvi_link_send(struct hvi_agent_link *l, uint32_t type, const void *body)
         return;
     hvi_buf_clear(&l->frame);
     if (hvi_msg_put(&l->frame, type, body) == HVD_OK)
-        seal(l, &l->frame, false);
+        seal(l, &l->frame);
 }
 
 static void tick_cb(uv_timer_t *t)
@@ -211,7 +209,10 @@ static void connected_cb(uv_connect_t *req, int status)
         down(l, false, why_not(status, gone));
         return;
     }
-    put(l, l->hs.hello, HVI_HELLO_BYTES);
+    if (hvi_buf_append(&l->tx, l->hs.hello, HVI_HELLO_BYTES) != HVD_OK)
+        down(l, false, "out of memory");
+    else
+        flush(l);
 }
 
 /* "ADDRESS:PORT", the address in brackets when it is IPv6. */
@@ -299,15 +300,12 @@ void hvi_link_set_lease(struct hvi_agent_link *l, int64_t lease_ms)
 
 void hvi_link_close(struct hvi_agent_link *l)
 {
-    struct hvi_buf out = {0};
-
-    if (l->up && hvi_stream_seal(&l->sec, "", 0, true, &out) == HVD_OK) {
+    if (l->up && hvi_stream_seal(&l->sec, "", 0, true, &l->tx) == HVD_OK) {
         uv_buf_t buf =
-            uv_buf_init((char *)out.data + out.off, (unsigned)hvi_buf_size(&out));
+            uv_buf_init((char *)l->tx.data + l->tx.off, (unsigned)hvi_buf_size(&l->tx));
 
         (void)uv_try_write(&l->u.stream, &buf, 1);
     }
-    hvi_buf_fini(&out);
     drop(l);
 }
 
@@ -318,4 +316,6 @@ void hvi_link_fini(struct hvi_agent_link *l)
     hvi_buf_fini(&l->rx);
     hvi_buf_fini(&l->plain);
     hvi_buf_fini(&l->frame);
+    hvi_buf_fini(&l->tx);
+    hvi_buf_fini(&l->writing);
 }

@@ -35,8 +35,9 @@ struct hvi_agent_link {
     uv_timer_t timer; /* first the connect timeout, then the tick */
     struct hvi_hs_client hs;
     struct hvi_stream sec;
-    struct hvi_buf rx, plain, frame;
-    bool open, up, timer_open;
+    struct hvi_buf rx, plain, frame, tx, writing; /* tx: waits for what is writing */
+    uv_write_t write_req;
+    bool open, up, timer_open, write_busy;
     int ticks, silent_ticks;
     int64_t lease_ms;
 };

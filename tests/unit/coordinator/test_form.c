@@ -723,3 +723,24 @@ Test(form, golden_trace_of_a_whole_life, .timeout = 10)
     cr_assert(f->finished && f->status == 0);
     feed_free(f);
 }
+
+/* Ranks and their agent have connections of their own: a rank may be the first to be heard. */
+Test(form, a_start_that_is_told_late_takes_nothing_back, .timeout = 10)
+{
+    struct feed *f = feed_new(&(struct hvi_core_config){.np = 2, .linger_ms = -1});
+
+    feed_agent(f, 50, "a");
+    feed_form(f, 1, 2, 1, HVI_PLANE_AUTO);
+    feed_started(f, 50, 0);
+    feed_started(f, 50, 1);
+    for (uint64_t c = 1; c <= 2; c++)
+        feed_bye(f, c, 1);
+    for (uint64_t c = 1; c <= 2; c++)
+        feed_final(f, c);
+    feed_hello(f, 3, &(struct feed_hello){.want = 0});
+    feed_forget(f);
+    feed_exited(f, 50, 1, 0);
+    feed_has(f, "text='the job cannot start: rank 1 exited with status 0 and will not "
+                "come back'");
+    feed_free(f);
+}
