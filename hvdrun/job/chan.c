@@ -147,9 +147,11 @@ static void written_cb(uv_write_t *req, int status)
     if (!take_result(c, status))
         return;
     flush(c);
-    if (!c->write_busy && c->out_ending)
+    if (c->write_busy || !c->out_open)
+        return;
+    if (c->out_ending)
         close_out(c);
-    else if (!c->write_busy && c->ops->on_drain != NULL && c->out_open)
+    if (c->ops->on_drain != NULL)
         c->ops->on_drain(c);
 }
 

@@ -407,6 +407,7 @@ static void client_drain(struct hvi_chan *chan)
 
     if (c->attached && !c->dead)
         hvi_job_output_ack(c->job, c->rank, HVI_JOB_ACK_BYTES);
+    hvi_job_check_over(c->job); /* it may have been the last that was awaited */
 }
 
 static const struct hvi_chan_ops client_ops = {client_frame, client_end, client_drain};

@@ -60,6 +60,32 @@ def late(rank):
     got = list(frames(s))
     print(sum(len(data_of(body)) for kind, body in got if kind == 115), got[-1][0])
 
+def runs(pid):
+    try:
+        return open("/proc/%s/stat" % pid).read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+def holds(rank):
+    """Reads late all that there is, and then neither ends nor closes."""
+    s = attach(rank)
+    open("attached", "w").close()
+    limit = time.monotonic() + 15
+    while not os.path.exists("ended"):
+        assert time.monotonic() < limit, "the rank has not written all within 15 s"
+        time.sleep(0.01)
+    time.sleep(0.3) # hvdrun has then seen that only this one has something to read
+    last = 0
+    for last, body in frames(s):
+        if last == 116:
+            break
+    print(last, flush=True)
+    begun = time.monotonic()
+    while runs(os.environ["JOB"]):
+        assert time.monotonic() < begun + 10, "hvdrun does not end"
+        time.sleep(0.01)
+    print(int(1000 * (time.monotonic() - begun)))
+
 def paste(rank):
     """Sends 200 KiB that nobody reads, and goes."""
     s = attach(rank)
@@ -117,6 +143,17 @@ expect_status 0
 [ "$got" = "330000 116" ] || die "of 330000 bytes and EXITED the late reader got $got"
 await 5 "the end of the runtime directory" stays_nothing
 echo "ok who reads late gets all that a rank has written before its end"
+
+# ---- holds on
+rm -f attached ended
+start hvdrun -np 1 --debug --debugger env ./prints
+got=$(JOB=$job timeout 30 python3 attacher.py "$dir" 0 holds) || die "who does not close: $got"
+wait $job
+status=$?
+expect_status 0
+[ "${got%%$'\n'*}" = 116 ] || die "no EXITED: $got"
+[ "${got##*$'\n'}" -lt $((15 * $(slowed))) ] || die "hvdrun waited ${got##*$'\n'} ms for one that had read all"
+echo "ok who has read all and does not close is not waited for"
 
 # ---- pastes
 cat >reads <<'END_SH'
