@@ -97,6 +97,8 @@ def test_bad_arguments_are_refused_at_once(hvd):
         hvd.alltoall(torch.ones(n), splits=torch.full((n,), 2, dtype=torch.int32))
     with pytest.raises(ValueError):
         hvd.alltoall(torch.ones(n), splits=torch.ones(n))
+    with pytest.raises(ValueError, match="one dimension"):
+        hvd.alltoall(torch.ones(n), splits=torch.ones(n, 1, dtype=torch.int32))
     if n > 1:
         with pytest.raises(ValueError):
             hvd.alltoall(torch.ones(n + 1))

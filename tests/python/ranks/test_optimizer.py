@@ -164,6 +164,8 @@ def test_class_name_and_type(hvd):
     optimizer = hvd.DistributedOptimizer(plain)
     assert type(optimizer).__name__ == "SGD"
     assert isinstance(optimizer, torch.optim.SGD)
+    assert optimizer.__module__.startswith("horovod") and not plain.__module__.startswith("horovod")
+    assert type(optimizer).__module__ == type(plain).__module__
     assert optimizer.param_groups[0]["lr"] == 0.25
     optimizer.param_groups[0]["lr"] = 0.5
     assert "SGD" in repr(optimizer)

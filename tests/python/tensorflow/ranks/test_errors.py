@@ -69,6 +69,8 @@ def test_bad_arguments(hvd, wrap):
         lambda: hvd.allgather(tf.constant(1.0)),
         lambda: hvd.alltoall(tf.ones([2, 2]), splits=[5] * hvd.size()),
         lambda: hvd.alltoall(tf.ones([2, 2]), splits=[1] * (hvd.size() + 1)),
+        lambda: hvd.alltoall(tf.ones([hvd.size()]), splits=[[1]] * hvd.size()),
+        lambda: hvd.alltoall(tf.ones([hvd.size()]), splits=[1.0] * hvd.size()),
         lambda: hvd.allreduce(tf.ones([2]), process_set=hvd.ProcessSet([0])),
         lambda: hvd.allreduce(tf.ones([2]), name="x" * 2000),
     ):

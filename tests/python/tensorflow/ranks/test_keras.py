@@ -240,9 +240,13 @@ def test_load_model(hvdk, tmp_path):
     path = str(tmp_path / "model.keras")
     net.save(path)
     # a saved model is one of plain Keras
-    assert not hasattr(keras.models.load_model(path).optimizer, "_hvd_settings")
+    plain = keras.models.load_model(path).optimizer
+    assert not hasattr(plain, "_hvd_settings")
     loaded = hvdk.load_model(path)
     assert hasattr(loaded.optimizer, "_hvd_settings")
+    # by this programs know an optimizer that is distributed already
+    for opt in (net.optimizer, loaded.optimizer):
+        assert opt.__module__.startswith("horovod") and type(opt).__module__ == plain.__module__
     for a, b in zip(_variables_of(net.optimizer), _variables_of(loaded.optimizer)):
         np.testing.assert_array_equal(_value(a), _value(b))
     x, y = data(hvdk.rank())

@@ -21,6 +21,7 @@ from horovod._keras.backends import _Options, is_keras3, keras_backend, reducer
 from horovod.common import host_ops
 from horovod.common.arguments import checked_layers
 from horovod.common.basics import HorovodBasics
+from horovod.common.class_module import ClassModule
 from horovod.common.process_sets import global_process_set
 
 _basics = HorovodBasics(__file__)
@@ -296,7 +297,8 @@ def distributed_class(base, settings):
     methods.update(
         _hvd_settings=settings, register_local_var=_register_local_var, _HAS_AGGREGATE_GRAD=True,
         __reduce_ex__=_reduce_ex, __deepcopy__=_deepcopy,
-        __module__=base.__module__, __doc__=base.__doc__, __qualname__=base.__qualname__,
+        __module__=ClassModule(base.__module__, __name__), __doc__=base.__doc__,
+        __qualname__=base.__qualname__,
     )
     return type(base.__name__, (base,), methods)
 

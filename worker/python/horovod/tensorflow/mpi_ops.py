@@ -665,6 +665,19 @@ def _alltoall_splits(tensor, splits, name, process_set):
     return _open_rows(output, tensor), received
 
 
+def _splits(splits):
+    """A tensor of the caller's splits."""
+    splits = tf.convert_to_tensor(splits)
+    empty = splits.shape.num_elements() == 0
+    if not (splits.dtype.is_integer or empty):
+        raise _error(tf.errors.InvalidArgumentError,
+                     "splits are whole numbers, not %s" % splits.dtype.name)
+    if splits.shape.rank not in (1, None):
+        raise _error(tf.errors.InvalidArgumentError,
+                     "splits have one dimension, not %d" % splits.shape.rank)
+    return splits
+
+
 @do_not_convert
 def alltoall(tensor, splits=None, name=None, ignore_name_scope=False,
              process_set=global_process_set):
@@ -675,7 +688,7 @@ def alltoall(tensor, splits=None, name=None, ignore_name_scope=False,
     """
     tensor = _tensor(tensor)
     if splits is not None:
-        return _alltoall_splits(tensor, tf.convert_to_tensor(splits), name, process_set)
+        return _alltoall_splits(tensor, _splits(splits), name, process_set)
     return _gather(_native.ALLTOALL, [tensor], [name], _attrs(process_set=process_set))[0]
 
 

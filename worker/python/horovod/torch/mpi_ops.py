@@ -799,7 +799,9 @@ def _alltoall_async(tensor, splits, output, output_received_splits, name, proces
         if isinstance(splits, torch.Tensor):
             if splits.is_floating_point() or splits.dtype == torch.bool:
                 raise ValueError("splits are whole numbers, not %s" % splits.dtype)
-            counts = splits.detach().reshape(-1).tolist()
+            if splits.dim() != 1:
+                raise ValueError("splits have one dimension, not %d" % splits.dim())
+            counts = splits.detach().tolist()
         else:
             counts = [int(n) for n in splits]
         if not counts:

@@ -25,6 +25,7 @@ import torch
 
 from horovod import _native
 from horovod.common.basics import HorovodBasics
+from horovod.common.class_module import ClassModule
 from horovod.common.exceptions import late_error, queue_error
 from horovod.common.util import split_list
 from horovod.torch import mpi_ops
@@ -685,7 +686,8 @@ def _wrap(optimizer, kind):
     object that already holds the optimizer (a learning rate scheduler) keeps working.
     """
     base = optimizer.__class__
-    cls = type(base.__name__, (kind, base), {"__module__": base.__module__})
+    module = ClassModule(base.__module__, __name__)
+    cls = type(base.__name__, (kind, base), {"__module__": module})
     wrapped = cls.__new__(cls)
     # a scheduler may have put its own step on the object: ours is the class's
     wrapped.__dict__.update(
