@@ -120,7 +120,8 @@ static void fold_run(const struct hvi_tcp *t, int64_t chunk, void *out, const vo
 
 /* Virtual elements of `s`, which lie in staging from its begin on, to the outputs;
  * where there is none, and the result must be sent, to the own staging. */
-static void fold_span(const struct hvi_tcp *t, int64_t chunk, struct hvi_span s)
+static void fold_span(const struct hvi_tcp *t, int64_t chunk, struct hvi_span s,
+                      bool stream)
 {
     int64_t es = t->facts.elem_size;
     struct hvi_runs it;
@@ -134,7 +135,7 @@ static void fold_span(const struct hvi_tcp *t, int64_t chunk, struct hvi_span s)
                                       : hvi_tcp_staging(t, t->g->me, chunk) + at;
 
         fold_run(t, chunk, out, hvi_tcp_in_at(p, r.offset, es), at, r.count,
-                 t->stream && p->out != NULL);
+                 stream && p->out != NULL);
     }
 }
 
@@ -236,7 +237,7 @@ static enum hvd_status whole_work(struct hvi_tcp *t, bool *moved, struct hvi_err
     for (; t->folded < t->plan.nchunks; t->folded++) {
         if (!all_here(t, t->folded) || !sent_to_all(t, t->folded + 1))
             return HVD_INPROGRESS;
-        fold_span(t, t->folded, hvi_chunks_chunk(&t->plan, t->folded));
+        fold_span(t, t->folded, hvi_chunks_chunk(&t->plan, t->folded), t->stream);
         t->arrived[t->folded % WINDOW] = 0;
         *moved = true;
     }
@@ -363,7 +364,8 @@ static enum hvd_status sliced_work(struct hvi_tcp *t, bool *moved, struct hvi_er
         if (!all_here(t, t->folded) || !hvi_tcp_is_fed(t, t->folded) ||
             (old >= 0 && !sent_to_all(t, sliced_through(t, old))))
             return HVD_INPROGRESS;
-        fold_span(t, t->folded, slice(t, t->folded, t->g->me));
+        /* what goes out at once had better be in the cache */
+        fold_span(t, t->folded, slice(t, t->folded, t->g->me), false);
         t->arrived[t->folded % WINDOW] = 0;
         *moved = true;
     }
