@@ -212,12 +212,14 @@ static struct hvi_plane *attach_local(const struct rank *r, const struct segment
     return p;
 }
 
-static struct hvi_plane *attach_mesh(const struct rank *r)
+static struct hvi_plane *attach_mesh(const struct rank *r, bool one_host)
 {
     struct hvi_plane *p = NULL;
     struct hvi_err err;
 
     need(hvi_tcp_new(r->me, r->np, fds[r->me], &p, &err) == HVD_OK, "tcp", err.text);
+    if (one_host)
+        hvi_tcp_one_host(p);
     for (int i = 0; i < r->np; i++)
         for (int k = 0; k < r->np; k++)
             if (i != r->me && fds[i][k] >= 0)
@@ -225,7 +227,8 @@ static struct hvi_plane *attach_mesh(const struct rank *r)
     return p;
 }
 
-static void attach(struct rank *r, const char *plane, const struct segments *s)
+static void attach(struct rank *r, const char *plane, bool one_host,
+                   const struct segments *s)
 {
     struct hvi_plane *local;
     struct hvi_err err;
@@ -233,24 +236,24 @@ static void attach(struct rank *r, const char *plane, const struct segments *s)
     if (strcmp(plane, "shm") == 0) {
         r->plane = attach_local(r, s);
     } else if (strcmp(plane, "tcp") == 0) {
-        r->plane = attach_mesh(r);
+        r->plane = attach_mesh(r, one_host);
     } else {
         local = attach_local(r, s);
-        need(hvi_hosts_new(r->me, r->np, r->host_of, local, attach_mesh(r), &r->plane,
-                           &err) == HVD_OK,
+        need(hvi_hosts_new(r->me, r->np, r->host_of, local, attach_mesh(r, false),
+                           &r->plane, &err) == HVD_OK,
              "hosts", err.text);
     }
 }
 
-static void rank_main(struct rank *r, const struct kind *k, char **argv, int argc,
-                      const struct segments *s)
+static void rank_main(struct rank *r, const struct kind *k, const char *wire,
+                      char **argv, int argc, const struct segments *s)
 {
     double cap_s = argc > 3 ? atof(argv[3]) : 2;
     size_t max = argc > 4 ? strtoull(argv[4], NULL, 0) : SIZE_MAX;
     size_t min = argc > 5 ? strtoull(argv[5], NULL, 0) : 0;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    attach(r, argv[1], s);
+    attach(r, argv[1], wire == NULL, s);
     for (size_t i = 0; i < BENCH_NSIZES && bench_sizes[i] <= max; i++)
         if (bench_sizes[i] >= min)
             time_size(r, argv[0], k, bench_sizes[i], cap_s);
@@ -324,7 +327,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < r.np; i++) {
         r.me = i;
         if (fork() == 0)
-            rank_main(&r, kind, argv, argc, &segments);
+            rank_main(&r, kind, wire, argv, argc, &segments);
     }
     for (int i = 0; i < r.np; i++) {
         int status = 0;

@@ -410,10 +410,21 @@ static enum hvd_status make_mesh(struct forming *f, struct hvi_plane **out,
     return rc;
 }
 
+/* By the coordinator's word: all ranks must see it alike. */
+static bool on_one_host(const struct hvi_ctx *c)
+{
+    for (int i = 0; i < c->size; i++)
+        if (c->peers[i].host_index != c->peers[c->rank].host_index)
+            return false;
+    return true;
+}
+
 static enum hvd_status form_tcp(struct forming *f, struct hvi_err *err)
 {
     enum hvd_status rc = make_mesh(f, &f->c->plane, err);
 
+    if (rc == HVD_OK && on_one_host(f->c))
+        hvi_tcp_one_host(f->c->plane);
     if (rc == HVD_OK)
         rc = own_bells(f->c, err);
     f->c->mode = HVI_MODE_TCP;

@@ -305,6 +305,8 @@ static enum hvd_status attach_tcp(struct rank *r, struct hvi_plane **out,
 
     if (rc == HVD_OK)
         cut_tcp(r, *out);
+    if (rc == HVD_OK && r->n % 2 == 0) /* both windows */
+        hvi_tcp_one_host(*out);
     return rc;
 }
 

@@ -74,6 +74,9 @@ void hvi_tcp_watch(struct hvi_plane *p, int limit_ms);
  *  each of them, goes along a chain of its members (tcp_chain.c); the result is the same,
  *  bit by bit. Without a call none does. Equal on all ranks, before the first group. */
 void hvi_tcp_use_chain(struct hvi_plane *p, int32_t nmembers, int64_t member_bytes);
+/** All ranks run on one host: keeps less on its way at a time. Equal on all ranks, before
+ *  the first group. */
+void hvi_tcp_one_host(struct hvi_plane *p);
 
 /* An allreduce or a broadcast whose input comes bit by bit, and whose result is used as
  * it comes. Elements of the group's tensors, one tensor after another. */

@@ -391,6 +391,11 @@ void hvi_tcp_use_chain(struct hvi_plane *p, int32_t nmembers, int64_t member_byt
     t->chain_member_bytes = member_bytes;
 }
 
+void hvi_tcp_one_host(struct hvi_plane *p)
+{
+    hvi_tcp_from_plane(p)->one_host = true;
+}
+
 void hvi_tcp_feed(struct hvi_plane *p, int64_t elems)
 {
     hvi_tcp_from_plane(p)->fed = elems;

@@ -6,8 +6,8 @@
  * are members of, in the order of the groups. A message is `u64 seq, u32 step, u32
  * length`, little-endian, then length bytes. step counts the messages of a group in one
  * direction of one connection. Which messages there are, and in which order, is a
- * function of the group alone: both ends know what comes next and check it, nothing is
- * negotiated.
+ * function of the group and of what all ranks were told alike (hvi_tcp_one_host, chain):
+ * both ends know what comes next and check it, nothing is negotiated.
  *
  * A kind is a table of functions about message i to or from a member: how many there
  * are, whether the next one may go out or come in now, where its bytes are. tcp.c moves
@@ -29,7 +29,8 @@
 enum {
     HVI_TCP_HEAD_BYTES = 16,
     HVI_TCP_BUF_BYTES = 4096, /* a small message and its header: one recv */
-    HVI_TCP_WINDOW = 4,       /* chunks of a reduction in flight */
+    HVI_TCP_WINDOW = 4,       /* chunks of a reduction in flight, at most */
+    HVI_TCP_NEAR_WINDOW = 2,  /* where they are to stay in one cache */
     HVI_TCP_IOV_MAX = 64,
     HVI_TCP_LOOK_MS = 1000 /* between two looks at the links */
 };
@@ -104,6 +105,7 @@ struct hvi_tcp {
     nfds_t npolls;
     int limit_ms;    /* a link that does not answer so long is broken; 0: no limit */
     int64_t look_ms; /* when to look next */
+    bool one_host;   /* all ranks run on it */
     bool quiet;      /* the last wait ended without anything */
     uint64_t last_seq;
     bool ran;
@@ -126,6 +128,7 @@ struct hvi_tcp {
     struct hvi_gather *gather;
     bool stream;                     /* outputs do not fit the cache */
     bool work_over;                  /* the local part is done */
+    int64_t window;                  /* chunks in flight */
     int64_t part_elems;              /* elements of a reduced message at most */
     int64_t fed;                     /* elements of the own input that are there */
     int64_t folded;                  /* chunks of the plan */

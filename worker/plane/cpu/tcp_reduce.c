@@ -12,11 +12,11 @@
  * the fewest bytes. scatter reducescatter: as sliced, but a member's slice of all
  * chunks is what it keeps, and no result is sent.
  *
- * Order of messages to one member, sliced: the inputs of the first WINDOW chunks, then
- * the result of chunk 0, the input of chunk WINDOW, the result of chunk 1, ... It
+ * Order of messages to one member, sliced: the inputs of the first window chunks, then
+ * the result of chunk 0, the input of chunk window, the result of chunk 1, ... It
  * cannot lock up: a rank stops reading a connection only at the input of chunk folded +
- * WINDOW. Let k be the lowest chunk that is not folded everywhere. What anyone sends
- * before its input of k are inputs below k and results up to k - WINDOW, all of which
+ * window. Let k be the lowest chunk that is not folded everywhere. What anyone sends
+ * before its input of k are inputs below k and results up to k - window, all of which
  * can be sent now and are read by everyone; so all inputs of k arrive, and k is folded.
  *
  * The own input may come bit by bit (hvi_tcp_feed): a chunk whose input is not all there
@@ -34,19 +34,19 @@
 #include "worker/plane/cpu/tcp_reduce.h"
 #include "worker/plane/reduce/reduce.h"
 
-enum { WINDOW = HVI_TCP_WINDOW, CHAIN_PARTS = 4, FOLD_BLOCK_ELEMS = 2048 };
+enum { CHAIN_PARTS = 4, FOLD_BLOCK_ELEMS = 2048 };
 
 static enum hvd_status input_here(struct hvi_tcp *t, int32_t m, int64_t chunk,
                                   int64_t size_bytes, int64_t whole_bytes)
 {
     *hvi_tcp_absent(t, m, chunk) = size_bytes < whole_bytes;
-    t->arrived[chunk % WINDOW]++;
+    t->arrived[chunk % t->window]++;
     return HVD_OK;
 }
 
 static bool all_here(const struct hvi_tcp *t, int64_t chunk)
 {
-    return t->arrived[chunk % WINDOW] == t->g->nmembers - 1;
+    return t->arrived[chunk % t->window] == t->g->nmembers - 1;
 }
 
 /* Bytes that this rank sends as its input of so many elements. */
@@ -120,7 +120,8 @@ static void fold_run(const struct hvi_tcp *t, int64_t chunk, void *out, const vo
 
 /* Virtual elements of `s`, which lie in staging from its begin on, to the outputs;
  * where there is none, and the result must be sent, to the own staging. */
-static void fold_span(const struct hvi_tcp *t, int64_t chunk, struct hvi_span s)
+static void fold_span(const struct hvi_tcp *t, int64_t chunk, struct hvi_span s,
+                      bool stream)
 {
     int64_t es = t->facts.elem_size;
     struct hvi_runs it;
@@ -134,7 +135,7 @@ static void fold_span(const struct hvi_tcp *t, int64_t chunk, struct hvi_span s)
                                       : hvi_tcp_staging(t, t->g->me, chunk) + at;
 
         fold_run(t, chunk, out, hvi_tcp_in_at(p, r.offset, es), at, r.count,
-                 t->stream && p->out != NULL);
+                 stream && p->out != NULL);
     }
 }
 
@@ -236,8 +237,8 @@ static enum hvd_status whole_work(struct hvi_tcp *t, bool *moved, struct hvi_err
     for (; t->folded < t->plan.nchunks; t->folded++) {
         if (!all_here(t, t->folded) || !sent_to_all(t, t->folded + 1))
             return HVD_INPROGRESS;
-        fold_span(t, t->folded, hvi_chunks_chunk(&t->plan, t->folded));
-        t->arrived[t->folded % WINDOW] = 0;
+        fold_span(t, t->folded, hvi_chunks_chunk(&t->plan, t->folded), t->stream);
+        t->arrived[t->folded % t->window] = 0;
         *moved = true;
     }
     return HVD_OK;
@@ -265,7 +266,7 @@ static const struct hvi_tcp_kind whole_kind = {
 /* Message i of a connection: input or result, of which chunk. */
 static int64_t sliced_chunk(const struct hvi_tcp *t, int64_t i, bool *result)
 {
-    struct hvi_turn turn = hvi_turn_at(t->plan.nchunks, WINDOW, i);
+    struct hvi_turn turn = hvi_turn_at(t->plan.nchunks, t->window, i);
 
     *result = turn.back;
     return turn.chunk;
@@ -274,7 +275,7 @@ static int64_t sliced_chunk(const struct hvi_tcp *t, int64_t i, bool *result)
 /* Messages of a connection up to and with the result of a chunk. */
 static int64_t sliced_through(const struct hvi_tcp *t, int64_t chunk)
 {
-    return hvi_turn_of_back(t->plan.nchunks, WINDOW, chunk) + 1;
+    return hvi_turn_of_back(t->plan.nchunks, t->window, chunk) + 1;
 }
 
 static int64_t sliced_count(const struct hvi_tcp *t, int32_t m)
@@ -358,13 +359,14 @@ static enum hvd_status sliced_work(struct hvi_tcp *t, bool *moved, struct hvi_er
 {
     (void)err;
     for (; t->folded < t->plan.nchunks; t->folded++) {
-        int64_t old = t->folded - WINDOW; /* its result may lie in the own staging */
+        int64_t old = t->folded - t->window; /* its result may lie in the own staging */
 
         if (!all_here(t, t->folded) || !hvi_tcp_is_fed(t, t->folded) ||
             (old >= 0 && !sent_to_all(t, sliced_through(t, old))))
             return HVD_INPROGRESS;
-        fold_span(t, t->folded, slice(t, t->folded, t->g->me));
-        t->arrived[t->folded % WINDOW] = 0;
+        /* what goes out at once had better be in the cache */
+        fold_span(t, t->folded, slice(t, t->folded, t->g->me), false);
+        t->arrived[t->folded % t->window] = 0;
         *moved = true;
     }
     return HVD_OK;
@@ -420,6 +422,13 @@ static enum way choose_way(const struct hvi_tcp *t, int32_t nmembers,
                : SLICED;
 }
 
+/* The kernel holds what goes between ranks of a host: of many chunks it leaves the cache
+ * before it is read. On a wire many are needed. */
+static int64_t choose_window(const struct hvi_tcp *t, enum way way)
+{
+    return way == SLICED && t->one_host ? HVI_TCP_NEAR_WINDOW : HVI_TCP_WINDOW;
+}
+
 /* Bytes of a message: several chunks when there is that much. */
 static int64_t choose_part(const struct hvi_tcp *t, int32_t nmembers,
                            int64_t total_bytes)
@@ -429,7 +438,7 @@ static int64_t choose_part(const struct hvi_tcp *t, int32_t nmembers,
 
     switch (choose_way(t, nmembers, total_bytes)) {
     case SLICED:
-        part = total_bytes / nmembers / WINDOW / 64 * 64;
+        part = total_bytes / nmembers / choose_window(t, SLICED) / 64 * 64;
         break;
     case CHAIN:
         part = total_bytes / nmembers / CHAIN_PARTS / 64 * 64;
@@ -448,8 +457,8 @@ int64_t hvi_tcp_cut_bytes(struct hvi_plane *p, int32_t nmembers, int64_t total_b
     int64_t part = choose_part(t, nmembers, total_bytes);
 
     switch (choose_way(t, nmembers, total_bytes)) {
-    case SLICED: /* a result goes out after the inputs of the WINDOW - 1 chunks behind */
-        return part * nmembers * WINDOW;
+    case SLICED: /* a result goes out after the inputs of window - 1 chunks behind */
+        return part * nmembers * choose_window(t, SLICED);
     case CHAIN: /* so many are on their way there and back */
         return part * nmembers * 2;
     case WHOLE:
@@ -466,6 +475,7 @@ enum hvd_status hvi_tcp_allreduce_start(struct hvi_tcp *t, struct hvi_err *err)
     enum way way = choose_way(t, n, t->facts.total_bytes);
     enum hvd_status rc;
 
+    t->window = choose_window(t, way);
     t->part_elems =
         choose_part(t, n, t->facts.total_bytes) / (int64_t)t->facts.elem_size;
     rc = hvi_chunks_plan(&t->plan, t->g->pieces, t->g->npieces, t->facts.elem_size,
@@ -582,7 +592,7 @@ static enum hvd_status scatter_work(struct hvi_tcp *t, bool *moved, struct hvi_e
         if (!all_here(t, t->folded))
             return HVD_INPROGRESS;
         scatter_fold(t, t->folded);
-        t->arrived[t->folded % WINDOW] = 0;
+        t->arrived[t->folded % t->window] = 0;
         *moved = true;
     }
     return HVD_OK;
@@ -633,6 +643,7 @@ enum hvd_status hvi_tcp_reducescatter_start(struct hvi_tcp *t, struct hvi_err *e
 {
     enum hvd_status rc;
 
+    t->window = HVI_TCP_WINDOW;
     t->part_elems = t->part_bytes / (int64_t)t->facts.elem_size;
     rc = plan_kept(t, err);
     if (rc == HVD_OK && t->facts.total_bytes / t->part_bytes > UINT32_MAX)

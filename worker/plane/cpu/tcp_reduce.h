@@ -1,6 +1,6 @@
 /**
  * Inside the TCP plane: what its reductions share (tcp_reduce.c, tcp_chain.c). Inputs of
- * other members are staged, WINDOW chunks of every member at most; results are where the
+ * other members are staged, `window` chunks of every member at most; results are where the
  * outputs are.
  */
 #ifndef HVI_PLANE_CPU_TCP_REDUCE_H
@@ -13,19 +13,19 @@ static inline uint8_t *hvi_tcp_staging(const struct hvi_tcp *t, int32_t m,
                                        int64_t chunk)
 {
     return t->staging +
-           ((int64_t)m * HVI_TCP_WINDOW + chunk % HVI_TCP_WINDOW) * t->part_bytes;
+           ((int64_t)m * HVI_TCP_WINDOW + chunk % t->window) * t->part_bytes;
 }
 
 /** The member has brought nothing for this chunk: it has joined. */
 static inline uint8_t *hvi_tcp_absent(const struct hvi_tcp *t, int32_t m, int64_t chunk)
 {
-    return &t->absent[(int64_t)m * HVI_TCP_WINDOW + chunk % HVI_TCP_WINDOW];
+    return &t->absent[(int64_t)m * HVI_TCP_WINDOW + chunk % t->window];
 }
 
 /** Staging of this chunk is free. */
 static inline bool hvi_tcp_has_room(const struct hvi_tcp *t, int64_t chunk)
 {
-    return chunk < t->folded + HVI_TCP_WINDOW;
+    return chunk < t->folded + t->window;
 }
 
 /** The own input of this chunk is there. */
