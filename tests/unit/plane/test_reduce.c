@@ -453,7 +453,8 @@ Test(reduce, gives_the_same_result_twice, .timeout = 30)
                 continue;
             for (int n = 1; n <= 6; n++)
                 for (int target = -1; target < n; target++)
-                    check_twice(dtype, n, target, n % 2 == 0 ? n - 1 : -1, (n + target) % 2);
+                    check_twice(dtype, n, target, n % 2 == 0 ? n - 1 : -1,
+                                (n + target) % 2);
             check_twice(dtype, 1, -1, 0, true);
             check_twice(dtype, 2, 1, 0, true);
         }
