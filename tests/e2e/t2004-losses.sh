@@ -120,6 +120,7 @@ at_work=$HVD_COORDINATOR
 HVD_LOG=debug hvd-coordinator --np 2 --listen "unix:$T/sock" --key-file key >c2.out 2>c2.err &
 coord2=$!
 HVD_COORDINATOR=unix:$T/sock ./loop sleep 0 2>w3.err &
+# shellcheck disable=SC2034 # ended() reads it
 w3=$!
 until=$((SECONDS + 10))
 while ! grep -q HELLO c2.err; do
@@ -128,6 +129,7 @@ while ! grep -q HELLO c2.err; do
 done
 kill -STOP $coord $coord2
 ./loop sleep 0 2>w4.err &
+# shellcheck disable=SC2034
 w4=$!
 SECONDS=0
 for i in 0 1 2; do ended $i 3; done

@@ -155,9 +155,10 @@ struct hvi_shm {
     int nlines;                          /* all_direct: lines already published */
     bool shares;                         /* this rank has places in this group */
     bool all_direct;                     /* nobody needs this rank's slots */
-    bool stream;    /* outputs do not fit the cache: non-temporal stores */
-    struct hvi_stores slot_stores, out_stores; /* of all groups: to slots, else to out */
-    int32_t *peers; /* [nlocal] local rank of every member */
+    bool stream; /* outputs do not fit the cache: non-temporal stores */
+    struct hvi_stores slot_stores;       /* how to store into slots; of all groups */
+    struct hvi_stores out_stores;        /* and elsewhere */
+    int32_t *peers;                      /* [nlocal] local rank of every member */
     uint64_t others[HVI_SHM_MASK_WORDS]; /* all members but this one, by local rank */
     struct hvi_chunks plan;
     struct hvi_gather *gather; /* allgather, alltoall, adasum */

@@ -21,7 +21,7 @@ enum {
 
 /** Of one kind of target. Zeroed: nothing is known, ordinary stores. One thread. */
 struct hvi_stores {
-    int64_t cost[2]; /* ps a byte, lately: of ordinary stores, of those past the caches */
+    int64_t cost[2]; /* ps a byte, lately: ordinary stores, those past the caches */
     uint32_t copies;
     bool past; /* the next copy goes past the caches */
 };
