@@ -454,6 +454,7 @@ int main(int argc, const char **argv)
                         .fusion_mb = 64};
     struct program p = {.core = {.version = HVI_VERSION}};
     const struct rlimit no_core = {0, 0};
+    struct hvi_err log_err = {""};
     int status;
 
     hvi_log_setup("hvd-coordinator", HVI_LOG_WARN);
@@ -462,6 +463,8 @@ int main(int argc, const char **argv)
     status = parse(argc, argv, &o);
     if (status < 0) {
         p.stdio = o.stdio != 0;
+        if (!p.stdio && hvi_log_check(&log_err) != HVD_OK) /* else hvdrun says so */
+            fprintf(stderr, "hvd-coordinator: %s\n", log_err.text);
         status = serve(&p, &o);
     }
     free(o.np_text);

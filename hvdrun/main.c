@@ -364,6 +364,8 @@ int main(int argc, char **argv)
     enum hvd_status rc;
     int status;
 
+    struct hvi_err log_err = {""};
+
     hear_signals();
     if (argc > 1 && strcmp(argv[1], "attach") == 0) {
         fill_standard_fds();
@@ -372,6 +374,8 @@ int main(int argc, char **argv)
     rc = hvi_opts_parse(argc, argv, &opts, &err);
     fill_standard_fds();
     hvi_log_setup("hvdrun", HVI_LOG_WARN);
+    if (hvi_log_check(&log_err) != HVD_OK)
+        fprintf(stderr, "hvdrun: %s\n", log_err.text);
     if (rc == HVD_OK && opts.config_file != NULL)
         rc = hvi_config_load(opts.config_file, &opts, &err);
     status = rc == HVD_OK ? perform(&opts) : complain(&err, rc);

@@ -25,6 +25,9 @@ static struct {
     struct rule rules[MAX_RULES];
     _Atomic int rank;
     _Atomic int timed;
+    const char *variable; /* that was read */
+    char unknown[64];     /* a part of it without a level, "": none */
+    struct hvi_err hide;  /* what is wrong with HVD_LOG_HIDE_TIME */
 } g = {.program = "hvd", .rank = -1};
 
 static const char *const level_names[] = {"off",  "error", "warn",
@@ -46,16 +49,17 @@ static int parse_level(const char *word, size_t n)
 static void parse_item(const char *item, size_t n)
 {
     const char *colon = memchr(item, ':', n);
-    int level;
+    const char *word = colon != NULL ? colon + 1 : item;
+    int level = parse_level(word, n - (size_t)(word - item));
     int i = atomic_load(&g.nrules);
 
+    if (level < 0)
+        snprintf(g.unknown, sizeof g.unknown, "%.*s", (int)n, item);
     if (colon == NULL) {
-        level = parse_level(item, n);
         if (level >= 0)
             atomic_store(&g.level, level);
         return;
     }
-    level = parse_level(colon + 1, n - (size_t)(colon + 1 - item));
     if (level < 0 || i >= MAX_RULES ||
         (size_t)(colon - item) >= sizeof g.rules[0].subsystem)
         return;
@@ -68,13 +72,16 @@ static void parse_item(const char *item, size_t n)
 void hvi_log_setup(const char *program, enum hvi_log_level default_level)
 {
     const char *text = getenv("HVD_LOG");
-    struct hvi_err unused;
     int hide = 1;
 
-    (void)hvi_env_bool("LOG_HIDE_TIME", 1, &hide, &unused);
+    g.hide.text[0] = g.unknown[0] = '\0';
+    g.variable = "HVD_LOG";
+    (void)hvi_env_bool("LOG_HIDE_TIME", 1, &hide, &g.hide);
     atomic_store(&g.timed, !hide);
-    if (text == NULL || text[0] == '\0')
+    if (text == NULL || text[0] == '\0') {
         text = getenv("HOROVOD_LOG_LEVEL");
+        g.variable = "HOROVOD_LOG_LEVEL";
+    }
     g.program = program;
     atomic_store(&g.nrules, 0);
     atomic_store(&g.level, (int)default_level);
@@ -84,6 +91,21 @@ void hvi_log_setup(const char *program, enum hvi_log_level default_level)
         parse_item(text, n);
         text += n + (text[n] == ',');
     }
+}
+
+enum hvd_status hvi_log_check(struct hvi_err *err)
+{
+    char shown[128];
+
+    if (g.unknown[0] != '\0')
+        return hvi_fail(
+            err, HVD_EINVAL,
+            "%s: '%s' names no level: write off, error, warn, info, debug or "
+            "trace, of a part of it PART:LEVEL",
+            g.variable, hvi_escape(shown, sizeof shown, g.unknown, strlen(g.unknown)));
+    if (g.hide.text[0] != '\0')
+        return hvi_fail(err, HVD_EINVAL, "%s", g.hide.text);
+    return HVD_OK;
 }
 
 void hvi_log_set_rank(int rank)

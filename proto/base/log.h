@@ -7,6 +7,8 @@
 #ifndef HVI_BASE_LOG_H
 #define HVI_BASE_LOG_H
 
+#include "proto/base/err.h"
+
 enum hvi_log_level {
     HVI_LOG_OFF = 0,
     HVI_LOG_ERROR,
@@ -18,6 +20,9 @@ enum hvi_log_level {
 
 /** Reads the environment. program: word before the colon, static. Again: re-reads. */
 void hvi_log_setup(const char *program, enum hvi_log_level default_level);
+/** HVD_EINVAL: what hvi_log_setup could not read, with what may be written; it went on
+ *  without. */
+enum hvd_status hvi_log_check(struct hvi_err *err);
 /** Shown in every line once set; -1: none. */
 void hvi_log_set_rank(int rank);
 /** 1 when a line of this level and subsystem would be written. */

@@ -11,6 +11,7 @@
 
 enum {
     HVI_SPIN_MAX_US = 100,
+    HVI_SPIN_LIMIT_US = 100000, /* of HVD_SPIN_US */
     HVI_SPIN_MIN_US = 4,
     HVI_SPIN_TRY_EVERY = 16 /* waits */
 };

@@ -27,6 +27,7 @@
 #include "worker/core/ctx.h"
 #include "worker/core/datalink.h"
 #include "worker/core/launched.h"
+#include "worker/core/settings.h"
 #include "worker/core/timeline.h"
 #include "worker/plane/cpu/hosts.h"
 
@@ -690,9 +691,12 @@ enum hvd_status hvi_ctx_form(const struct hvd_config *config, struct hvi_ctx **o
                              struct hvi_err *err)
 {
     const char *endpoint = hvi_env("COORDINATOR");
-    struct forming f = {.c = hvi_ctx_new(), .listener = {.unix_fd = -1}};
-    enum hvd_status rc = HVD_OK;
+    struct forming f = {.listener = {.unix_fd = -1}};
+    enum hvd_status rc = hvi_settings_check(err);
 
+    if (rc != HVD_OK)
+        return rc;
+    f.c = hvi_ctx_new();
     if (f.c == NULL)
         return hvi_fail(err, HVD_ENOMEM, "out of memory");
     f.c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -24,12 +24,24 @@
  * should both still be in its second-level cache (1 MiB is common) when they are read
  * again, and many ranks must fit memory limits. The variable is for measuring that; all
  * ranks of a host must have the same. */
+enum hvd_status hvi_segment_slot_kib(int64_t *kib, struct hvi_err *err)
+{
+    int64_t n = 0;
+    enum hvd_status rc = hvi_env_int("SHM_SLOT_KIB", 0, 4, 4096, &n, err);
+
+    if (rc == HVD_OK && (n & (n - 1)) != 0)
+        rc = hvi_fail(err, HVD_EINVAL,
+                      "HVD_SHM_SLOT_KIB=%d: write a power of two, 4 to 4096", (int)n);
+    if (rc == HVD_OK)
+        *kib = n;
+    return rc;
+}
+
 static size_t slot_bytes(int nlocal)
 {
     int64_t kib = 0;
 
-    if (hvi_env_int("SHM_SLOT_KIB", 0, 4, 4096, &kib, NULL) == HVD_OK && kib > 0 &&
-        (kib & (kib - 1)) == 0)
+    if (hvi_segment_slot_kib(&kib, NULL) == HVD_OK && kib > 0)
         return (size_t)kib * KIB;
     return nlocal <= 32 ? 512 * KIB : 256 * KIB;
 }

@@ -20,6 +20,8 @@ struct hvi_segment {
     void *board, *plane; /* their memory */
 };
 
+/** HVD_SHM_SLOT_KIB, 0: not set. HVD_EINVAL. */
+enum hvd_status hvi_segment_slot_kib(int64_t *kib, struct hvi_err *err);
 /** Private memory for a host with one rank; its board forwards. */
 enum hvd_status hvi_segment_private(struct hvi_segment *s, struct hvi_err *err);
 /** Make, format, seal and map one for nlocal ranks; several_hosts: the board forwards

@@ -1,5 +1,6 @@
 """What programs ask the package itself, before any of its modules."""
 
+import os
 import re
 import subprocess
 import sys
@@ -42,3 +43,11 @@ def test_a_framework_that_is_not_installed_is_no_attribute():
                   "except AttributeError as error:\n"
                   "    print(error)\n")
     assert "horovod.torch needs PyTorch" in said
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_named():
+    done = subprocess.run([sys.executable, "-c", "import horovod.torch"],
+                          env={**os.environ, "HVD_EXACT_GRADIENTS": "maybe"},
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert "ValueError: HVD_EXACT_GRADIENTS: 'maybe' is not 0 or 1" in done.stderr

@@ -20,7 +20,7 @@ void hvi_spin_init(struct hvi_spin *s, int nranks)
 {
     int64_t us = HVI_SPIN_MAX_US;
 
-    hvi_env_int("SPIN_US", HVI_SPIN_MAX_US, 0, 100000, &us, NULL);
+    hvi_env_int("SPIN_US", HVI_SPIN_MAX_US, 0, HVI_SPIN_LIMIT_US, &us, NULL);
     *s = (struct hvi_spin){
         .yield = outnumber_cores(nranks), .us = (int)us, .max = (int)us};
 }

@@ -14,6 +14,7 @@
 
 #include <math.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "proto/base/assert.h"
@@ -98,6 +99,25 @@ static const struct hvi_reduce_isa *find_isa(const char *name)
             return c->isa;
     }
     return NULL;
+}
+
+bool hvi_reduce_knows(const char *name)
+{
+    for (int i = 0; i < hvi_reduce_ncandidates; i++)
+        if (strcmp(name, hvi_reduce_candidates[i].isa->name) == 0)
+            return true;
+    return false;
+}
+
+const char *hvi_reduce_names(void)
+{
+    static char names[64];
+    size_t n = 0;
+
+    for (int i = 0; i < hvi_reduce_ncandidates && n < sizeof names; i++)
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i > 0 ? ", " : "",
+                              hvi_reduce_candidates[i].isa->name);
+    return names;
 }
 
 static const struct hvi_reduce_isa *isa_get(void)

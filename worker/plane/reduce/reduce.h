@@ -73,6 +73,10 @@ void hvi_reduce_neutral(void *out, int64_t count, uint32_t dtype, uint32_t op);
  * HVD_SIMD=scalar|avx2|avx512 in the environment forces one (tests compare them bit for
  * bit). */
 const char *hvi_reduce_isa(void);
+/** Of this build; the processor may not have it. */
+bool hvi_reduce_knows(const char *isa);
+/** All of them, "avx2, scalar". Not for several threads at once. */
+const char *hvi_reduce_names(void);
 /** For tests: use this code from now on; HVD_EUNSUPPORTED if the CPU lacks it. */
 enum hvd_status hvi_reduce_force(const char *isa);
 

@@ -61,6 +61,14 @@ def test_a_library_that_is_not_there_is_an_import_error():
     assert "HVD_TF_FALLBACK=1" in text
 
 
+@pytest.mark.parametrize("name, value, text", [
+    ("HVD_TF_GPU", "maybe", "HVD_TF_GPU=maybe: write host or gpu"),
+    ("HVD_TF_FALLBACK", "maybe", "HVD_TF_FALLBACK: 'maybe' is not 0 or 1"),
+])
+def test_a_value_that_nobody_knows_is_named(name, value, text):
+    assert "ValueError: " + text in python("import horovod.tensorflow", 1, **{name: value})
+
+
 def test_one_inter_op_thread_becomes_two():
     python("import os, tensorflow as tf\n"
            "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"

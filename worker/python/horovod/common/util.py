@@ -14,6 +14,24 @@ EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 _PACKAGES = {"tensorflow": "tensorflow", "torch": "torch", "mxnet": "mxnet"}
 
 
+def env_bool(name):
+    """Is this variable set to yes? ValueError where it is neither yes nor no."""
+    text = os.environ.get(name, "").lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("", "0", "false", "no", "off"):
+        return False
+    raise ValueError("%s: %r is not 0 or 1" % (name, text))
+
+
+def env_choice(name, choices):
+    """The value of this variable, "" where it is not set; ValueError: none of these."""
+    text = os.environ.get(name, "")
+    if text and text not in choices:
+        raise ValueError("%s=%s: write %s" % (name, text, " or ".join(choices)))
+    return text
+
+
 def get_ext_suffix():
     """Suffix of shared objects; the package itself has none that is tied to a Python."""
     import sysconfig

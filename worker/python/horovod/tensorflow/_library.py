@@ -11,6 +11,7 @@ import os
 import tensorflow as tf
 
 from horovod import _native
+from horovod.common.util import env_bool, env_choice
 
 
 def _candidates():
@@ -67,7 +68,8 @@ def _load():
     return ops, library
 
 
-if os.environ.get("HVD_TF_FALLBACK", "0") not in ("", "0"):
+env_choice("HVD_TF_GPU", ("host", "gpu"))  # the op library reads it
+if env_bool("HVD_TF_FALLBACK"):
     ops, library = None, None
 else:
     ops, library = _load()

@@ -34,6 +34,7 @@ from horovod.common.process_sets import (  # noqa: F401
     remove_process_set,
 )
 from horovod.common.util import (
+    env_bool,
     get_average_backwards_compatibility_fun,
     num_rank_is_power_2,
 )
@@ -45,7 +46,7 @@ MPI_LIB = _library.ops
 handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(_basics)
 check_num_rank_power_of_2 = num_rank_is_power_2
 
-_exact = os.environ.get("HVD_EXACT_GRADIENTS", "0") not in ("", "0")
+_exact = env_bool("HVD_EXACT_GRADIENTS")
 
 
 def exact_gradients(enabled=True):

@@ -11,7 +11,6 @@ Adasum, whose gradient stays the Adasum of the gradients.
 """
 
 import ctypes
-import os
 import weakref
 
 import torch
@@ -34,6 +33,7 @@ from horovod.common.process_sets import (  # noqa: F401
     remove_process_set,
 )
 from horovod.common.util import (
+    env_bool,
     get_average_backwards_compatibility_fun,
     num_rank_is_power_2,
 )
@@ -71,7 +71,7 @@ _TORCH_DTYPES = {number: dtype for dtype, number in _DTYPES.items()}
 # A result smaller than this is copied out of libhvd's buffer: cheaper than owning it.
 _COPY_BYTES = 32768
 
-_exact = os.environ.get("HVD_EXACT_GRADIENTS", "0") not in ("", "0")
+_exact = env_bool("HVD_EXACT_GRADIENTS")
 
 
 def exact_gradients(enabled=True):
