@@ -27,11 +27,23 @@ static void end_member(struct hvi_core *core, struct member *m)
     }
 }
 
+/* Of one that said BYE and ended well only the end of its connection says whether it left
+ * in the middle of a group, and a network that loses packets takes its time for that. */
+static bool left_well(const struct hvi_core *core, const struct member *m)
+{
+    return m->bye && m->exited && core->procs[m->slot].wait_status == 0;
+}
+
+static int64_t verdict_at(const struct hvi_core *core, const struct member *m)
+{
+    return core->now + (left_well(core, m) ? core->cfg.lease_ms : HVI_VERDICT_MS);
+}
+
 static void wait_verdict(struct hvi_core *core, struct member *m)
 {
     if (m->verdict_ms >= 0)
         return;
-    m->verdict_ms = core->now + HVI_VERDICT_MS;
+    m->verdict_ms = verdict_at(core, m);
     core->nverdicts++;
 }
 
@@ -112,12 +124,21 @@ void hvi_epoch_lose(struct hvi_core *core, int32_t rank, const char *cause,
     end_member(core, m);
 }
 
+/* Somebody has ended, and it is not known how or not well. */
+static bool is_judging(const struct hvi_core *core)
+{
+    for (int32_t r = 0; core->nverdicts > 0 && r < core->size; r++)
+        if (core->members[r].verdict_ms >= 0 && !left_well(core, &core->members[r]))
+            return true;
+    return false;
+}
+
 void hvi_epoch_suspect(struct hvi_core *core, struct conn *c, const char *text)
 {
     struct text t = {.n = 0};
     char safe[700]; /* its end says what to do: longer than a name's */
 
-    if (core->phase != EP_OPEN || core->nverdicts > 0)
+    if (core->phase != EP_OPEN || is_judging(core))
         return; /* whose end is being judged is the cause */
     core->lost_any = true;
     hvi_text_member(&t, core, c->rank);
@@ -210,6 +231,8 @@ void hvi_epoch_bye(struct hvi_core *core, struct conn *c)
     int32_t rank = c->rank;
 
     m->bye = true;
+    if (m->verdict_ms >= 0) /* it was slower than its agent's word */
+        m->verdict_ms = verdict_at(core, m);
     m->conn = NULL;
     c->state = CONN_LEFT;
     if (core->phase == EP_FORMING) {

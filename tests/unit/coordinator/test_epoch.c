@@ -90,6 +90,37 @@ Test(epoch, a_leaver_killed_by_a_signal_is_told_as_such, .timeout = 10)
     feed_free(f);
 }
 
+Test(epoch, a_leaver_that_ended_well_is_awaited_over_a_slow_network, .timeout = 10)
+{
+    struct feed *f = with_agents();
+
+    feed_bye(f, 2, 1);
+    feed_forget(f);
+    feed_exited(f, 51, 1, 0);
+    feed_wait(f, 2000);
+    feed_final(f, 2);
+    feed_wait(f, 10000);
+    feed_lacks(f, "note lost");
+    feed_lacks(f, "CLOSED");
+    feed_free(f);
+}
+
+Test(epoch, a_leaver_that_ended_well_in_the_middle_of_a_group_is_lost, .timeout = 10)
+{
+    struct feed *f = with_agents();
+
+    feed_exited(f, 51, 1, 0);
+    feed_bye(f, 2, 1); /* slower than its agent's word */
+    feed_wait(f, 2000);
+    feed_lacks(f, "note lost");
+    feed_closed(f, 2);
+    feed_has(f,
+             "note lost rank=1 text='rank 1 (host a, pid 101): exited with status 0 in "
+             "hvd_shutdown'");
+    feed_has(f, "send 1 CLOSED rank=1");
+    feed_free(f);
+}
+
 Test(epoch, what_is_complete_is_ordered_before_the_leaver_goes, .timeout = 10)
 {
     static const int32_t pair[] = {0, 2};
