@@ -18,7 +18,7 @@ void hvi_stores_took(struct hvi_stores *s, bool past, size_t size_bytes, int64_t
 
     s->cost[past] = blend(s->cost[past], now > 0 ? now : 1);
     /* what went past the caches its reader has to fetch from memory */
-    s->past = s->cost[true] > 0 && s->cost[true] * 3 < s->cost[false] * 2;
+    s->past = s->cost[true] > 0 && s->cost[true] * 2 < s->cost[false];
 }
 
 static void timed(struct hvi_stores *s, void *out, const void *in, size_t size_bytes,
