@@ -18,10 +18,9 @@ int main(int argc, char **argv)
     const char *rank = getenv("HVD_RANK");
     enum hvd_status rc;
 
-    if (strcmp(argv[1], "waiting") == 0 && rank[0] == '2')
-        sleep(300);
-    if (strcmp(argv[1], "waiting") == 0 && rank[0] == '1') {
-        ualarm(300 * 1000, 0); /* SIGALRM in hvd_init */
+    if (strcmp(argv[1], "waits") == 0) { /* for rank 2, which never comes */
+        if (rank[0] == '2')
+            pause();
     } else if (rank[0] == '1') {
         if (strcmp(argv[1], "sleep") == 0)
             sleep(300);
@@ -82,7 +81,15 @@ for rank in 0 2 3; do
 done
 echo "ok the first that failed is named, also to those who come when others have given up"
 
-run hvdrun --grace 5 -np 3 ./some waiting
+HVD_LOG=net:debug hvdrun --grace 5 -np 3 ./some waits >out 2>err &
+job=$!
+two_wait() { [ "$(grep -c ' HELLO ' err)" = 2 ]; }
+await 10 "ranks 0 and 1 in hvd_init" two_wait
+is_up() { rank_number $job some 1 >pid1; }
+await 10 "rank 1" is_up
+kill -ALRM "$(cat pid1)"
+wait $job
+status=$?
 expect_status 142
 expect_line out "^\[0\]<stdout>:rank 0: -7: .*rank 1 .*killed by SIGALRM while it waited in hvd_init"
 echo "ok a rank that is killed while it waits in hvd_init is said to have come"

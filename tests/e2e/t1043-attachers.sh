@@ -48,16 +48,24 @@ def data_of(output):
         at += 1
     return output[at + 1:]
 
-def late(rank):
-    """Reads only when the rank has ended; everything is there, and how it ended."""
+def await_(seconds, what, is_so):
+    limit = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < limit, "did not come within %d s: %s" % (seconds, what)
+        time.sleep(0.01)
+
+def attach_and_be_late(rank):
+    """Attached, with all that the rank wrote unread, and nobody else whom hvdrun waits for."""
     s = attach(rank)
     open("attached", "w").close()
-    limit = time.monotonic() + 15
-    while not os.path.exists("ended"):
-        assert time.monotonic() < limit, "the rank has not written all within 15 s"
-        time.sleep(0.01)
-    time.sleep(0.3) # makes it late: long after all of hvdrun's own ends. Nothing waits for it
-    got = list(frames(s))
+    await_(15, "all that the rank writes", lambda: os.path.exists("ended"))
+    children = "/proc/%s/task/%s/children" % (os.environ["JOB"], os.environ["JOB"])
+    await_(15, "the end of agent and coordinator", lambda: open(children).read() == "")
+    return s
+
+def late(rank):
+    """Reads only when the rank has ended; everything is there, and how it ended."""
+    got = list(frames(attach_and_be_late(rank)))
     print(sum(len(data_of(body)) for kind, body in got if kind == 115), got[-1][0])
 
 def runs(pid):
@@ -68,22 +76,14 @@ def runs(pid):
 
 def holds(rank):
     """Reads late all that there is, and then neither ends nor closes."""
-    s = attach(rank)
-    open("attached", "w").close()
-    limit = time.monotonic() + 15
-    while not os.path.exists("ended"):
-        assert time.monotonic() < limit, "the rank has not written all within 15 s"
-        time.sleep(0.01)
-    time.sleep(0.3) # hvdrun has then seen that only this one has something to read
+    s = attach_and_be_late(rank)
     last = 0
     for last, body in frames(s):
         if last == 116:
             break
     print(last, flush=True)
     begun = time.monotonic()
-    while runs(os.environ["JOB"]):
-        assert time.monotonic() < begun + 10, "hvdrun does not end"
-        time.sleep(0.01)
+    await_(10, "hvdrun's end", lambda: not runs(os.environ["JOB"]))
     print(int(1000 * (time.monotonic() - begun)))
 
 def paste(rank):
@@ -136,7 +136,7 @@ touch ended
 END_SH
 chmod +x prints
 start hvdrun -np 1 --debug --debugger env ./prints
-got=$(timeout 30 python3 attacher.py "$dir" 0 late) || die "the late reader"
+got=$(JOB=$job timeout 40 python3 attacher.py "$dir" 0 late) || die "the late reader"
 wait $job
 status=$?
 expect_status 0
@@ -147,7 +147,7 @@ echo "ok who reads late gets all that a rank has written before its end"
 # ---- holds on
 rm -f attached ended
 start hvdrun -np 1 --debug --debugger env ./prints
-got=$(JOB=$job timeout 30 python3 attacher.py "$dir" 0 holds) || die "who does not close: $got"
+got=$(JOB=$job timeout 50 python3 attacher.py "$dir" 0 holds) || die "who does not close: $got"
 wait $job
 status=$?
 expect_status 0

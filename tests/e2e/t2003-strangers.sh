@@ -190,7 +190,11 @@ for source in $sources; do
         [ "$(cat came)" -le $((10 * slow)) ] || fail "a hvd_init beside a flood from $source took $(cat came) ms"
     done
     kill $flood $coord
-    wait $flood $coord || true
+    for pid in $flood $coord; do
+        status=0
+        wait "$pid" || status=$?
+        [ $status = 143 ] || fail "the flood or its coordinator (pid $coord) ended with $status: pid $pid"
+    done
 done
 if [ $counted = 0 ]; then
     [ "$(id -u)" != 0 ] || fail "the coordinator's descriptors cannot be counted"

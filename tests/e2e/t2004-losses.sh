@@ -2,8 +2,9 @@
 # deadline: 60
 # A standalone job loses a rank: the others hear who, and the coordinator ends with 1. A
 # stopped coordinator tells its ranks. A stalled operation is reported with tensor and rank.
+. "$HVD_SRC/tests/e2e/lib.sh"
 set -eu
-fail() {
+die() { # with what the job's processes have said
     echo "not so: $*"
     for f in *.out *.err; do [ -s "$f" ] && sed "s/^/$f: /" "$f"; done
     exit 1
@@ -54,15 +55,11 @@ cc -std=gnu11 -I"$HVD_SRC/worker/include" loop.c -o loop -L"$HVD_BUILD/lib" -lhv
 
 # Start a job of 3: loop $1 $2; more options in $3
 start() {
-    local until=$((SECONDS + 10))
     rm -f ./*.out ./*.err
     # shellcheck disable=SC2086
     hvd-coordinator --np 3 --listen 127.0.0.1:0 --key-file key --linger 0.2 ${3:-} >c.out 2>c.err &
     coord=$!
-    while ! [ -s c.out ]; do
-        [ $SECONDS -lt $until ] || fail "the coordinator does not start"
-        sleep 0.02
-    done
+    await 10 "the coordinator" test -s c.out
     HVD_COORDINATOR=$(sed -n 's/.*HVD_COORDINATOR=\([^ ]*\) .*/\1/p' c.out)
     export HVD_COORDINATOR HVD_KEY_FILE=$T/key
     for i in 0 1 2; do
@@ -76,7 +73,7 @@ ended() {
     local status=0 pid
     eval "pid=\$w$1"
     wait "$pid" || status=$?
-    [ $status = "$2" ] || fail "rank $1 ended with $status, not $2"
+    [ $status = "$2" ] || die "rank $1 ended with $status, not $2"
 }
 
 for how in kill exit; do
@@ -84,49 +81,37 @@ for how in kill exit; do
     case $how in kill) ended 1 137 ;; exit) ended 1 0 ;; esac
     ended 0 3
     ended 2 3
-    grep -q 'rank 1 (.*) was lost: connection lost' w0.err || fail "rank 0 is not told who"
-    grep -q 'rank 1 (.*) was lost: connection lost' w2.err || fail "rank 2 is not told who"
+    grep -q 'rank 1 (.*) was lost: connection lost' w0.err || die "rank 0 is not told who"
+    grep -q 'rank 1 (.*) was lost: connection lost' w2.err || die "rank 2 is not told who"
     status=0
     wait $coord || status=$?
-    [ $status = 1 ] || fail "the coordinator ended with $status after a loss"
-    grep -q 'rank 1 (host .*, pid .*): connection lost' c.err || fail "the coordinator is silent"
+    [ $status = 1 ] || die "the coordinator ended with $status after a loss"
+    grep -q 'rank 1 (host .*, pid .*): connection lost' c.err || die "the coordinator is silent"
 done
 
 start ready 0
-until=$((SECONDS + 10))
-while ! [ -s w0.out ]; do
-    [ $SECONDS -lt $until ] || fail "the job does not run"
-    sleep 0.02
-done
+await 10 "step 50 of rank 0" test -s w0.out
 kill -TERM $coord
 for i in 0 1 2; do
     ended $i 3
-    grep -q 'the coordinator was stopped (SIGTERM)' w$i.err || fail "rank $i is not told why"
+    grep -q 'the coordinator was stopped (SIGTERM)' w$i.err || die "rank $i is not told why"
 done
 status=0
 wait $coord || status=$?
-[ $status = 143 ] || fail "a terminated coordinator ended with $status"
+[ $status = 143 ] || die "a terminated coordinator ended with $status"
 
 # Stopped, not ended: its connections stay. Ranks at work, one that waits in hvd_init for
 # others, and one that connects now say so after the lease.
 export HVD_LEASE_SECONDS=3
 start ready 0
-until=$((SECONDS + 10))
-while ! [ -s w0.out ]; do
-    [ $SECONDS -lt $until ] || fail "the job does not run"
-    sleep 0.02
-done
+await 10 "step 50 of rank 0" test -s w0.out
 at_work=$HVD_COORDINATOR
 HVD_LOG=debug hvd-coordinator --np 2 --listen "unix:$T/sock" --key-file key >c2.out 2>c2.err &
 coord2=$!
 HVD_COORDINATOR=unix:$T/sock ./loop sleep 0 2>w3.err &
 # shellcheck disable=SC2034 # ended() reads it
 w3=$!
-until=$((SECONDS + 10))
-while ! grep -q HELLO c2.err; do
-    [ $SECONDS -lt $until ] || fail "no rank came to the second coordinator"
-    sleep 0.02
-done
+await 10 "a rank in hvd_init at the second coordinator" grep -q HELLO c2.err
 kill -STOP $coord $coord2
 ./loop sleep 0 2>w4.err &
 # shellcheck disable=SC2034
@@ -135,15 +120,19 @@ SECONDS=0
 for i in 0 1 2; do ended $i 3; done
 ended 3 1
 ended 4 1
-[ $SECONDS -le 8 ] || fail "a stopped coordinator is noticed after $SECONDS s"
+[ $SECONDS -le 8 ] || die "a stopped coordinator is noticed after $SECONDS s"
 for i in 0 1 2 4; do
     grep -q "the coordinator at $at_work has not answered for [34] s, since ..:..:..; is it stopped?" \
-        w$i.err || fail "rank $i does not say that the coordinator is stopped"
+        w$i.err || die "rank $i does not say that the coordinator is stopped"
 done
 grep -q "the coordinator at unix:$T/sock has not answered for [34] s" w3.err ||
-    fail "a rank in hvd_init does not say that the coordinator is stopped"
+    die "a rank in hvd_init does not say that the coordinator is stopped"
 kill -KILL $coord $coord2
-wait $coord $coord2 || true
+for pid in $coord $coord2; do
+    status=0
+    wait "$pid" || status=$?
+    [ $status = 137 ] || die "a stopped coordinator ended by itself, with $status"
+done
 
 # the others wait longer than the lease, and ask: this coordinator answers
 start sleep 2 '--stall-warning 1 --stall-shutdown 5'
@@ -152,10 +141,10 @@ ended 1 3
 # shellcheck disable=SC2154 # start() sets it
 kill -KILL "$w2"
 grep -q "allreduce 'v' has waited 1\.[0-9] s for rank 2 (host .*): in the program; last submitted 'v'" \
-    c.err || fail "no stall report"
-grep -q "stalled: allreduce 'v' has waited 5\.[0-9] s for rank 2" c.err || fail "no stall shutdown"
-grep -q "allreduce 'v' has waited" w0.err || fail "rank 0 is not told of the stall"
+    c.err || die "no stall report"
+grep -q "stalled: allreduce 'v' has waited 5\.[0-9] s for rank 2" c.err || die "no stall shutdown"
+grep -q "allreduce 'v' has waited" w0.err || die "rank 0 is not told of the stall"
 status=0
 wait $coord || status=$?
-[ $status = 125 ] || fail "after a stall shutdown the coordinator ended with $status"
+[ $status = 125 ] || die "after a stall shutdown the coordinator ended with $status"
 echo "losses are well"
