@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tensors from hvd_alloc, which peers read where they lie: the same bits as ordinary ones,
-# alone and fused, whole and in parts, with some ranks' tensors ordinary, while memory is
-# freed and allocated again.
+# Tensors from hvd_alloc, which peers read and write where they lie: the same bits as
+# ordinary ones, alone and fused, whole and in parts, with some ranks' tensors ordinary, while
+# memory is freed and allocated again. After a failure nobody else sees them any more.
 set -eu
 cat >shared.c <<'C'
 #include <hvd/hvd.h>
@@ -118,3 +118,87 @@ for how in all mixed; do
         [ "$(grep -c 'is done' out.txt)" = $np ]
     done
 done
+
+# A rank is killed in the middle of an allreduce: peers could be as well stopped there, and go
+# on later. What the survivor has of it is then memory of its own.
+cat >dies.c <<'C'
+#include <hvd/hvd.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { COUNT = 8 << 20 };
+
+static void *die(void *after_us)
+{
+    usleep((useconds_t)*(int *)after_us);
+    raise(SIGKILL);
+    return NULL;
+}
+
+/* Peers could map the memory at p. */
+static int is_shared(const void *p)
+{
+    unsigned long at = (unsigned long)p, from, to;
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[512];
+    int shared = -1;
+
+    IS(f != NULL);
+    while (fgets(line, sizeof line, f) != NULL)
+        if (sscanf(line, "%lx-%lx", &from, &to) == 2 && from <= at && at < to)
+            shared = strstr(line, "hvd-tensor") != NULL;
+    fclose(f);
+    return shared;
+}
+
+int main(int argc, char **argv)
+{
+    int after_us = argc > 1 ? atoi(argv[1]) : 0;
+    enum hvd_status rc = HVD_OK;
+    pthread_t thread;
+    float *v;
+
+    IS(hvd_init(NULL) == HVD_OK);
+    v = hvd_alloc(COUNT * sizeof *v);
+    IS(v != NULL);
+    for (int i = 0; i < 1000 && rc == HVD_OK; i++) {
+        IS(is_shared(v + COUNT / 2) == 1);
+        if (i == 3 && hvd_rank() == 1)
+            IS(pthread_create(&thread, NULL, die, &after_us) == 0);
+        rc = hvd_allreduce(v, v, COUNT, HVD_FLOAT32, HVD_SUM, "v");
+    }
+    IS(rc == HVD_EPEER);
+    v[COUNT / 2] = 5;
+    IS(v[COUNT / 2] == 5);
+    printf("shared: %d\n", is_shared(v + COUNT / 2));
+    return 0;
+}
+C
+# shellcheck disable=SC2086
+cc $HVD_E2E_CFLAGS -std=gnu11 -Wall -Wextra -Werror -g -pthread -I"$HVD_SRC/worker/include" \
+    -I"$HVD_SRC/tests/e2e" dies.c -o dies -L"$HVD_BUILD/lib" -lhvd -Wl,-rpath,"$HVD_BUILD/lib"
+found=
+for i in {1..20}; do # it may die between two
+    status=0
+    timeout -k 5 60 hvdrun -np 2 ./dies $((1000 + 700 * i)) >out.txt 2>&1 || status=$?
+    [ $status = 137 ] || {
+        cat out.txt
+        echo "a rank that kills itself: status $status"
+        exit 1
+    }
+    if grep -q 'shared: 0' out.txt; then
+        found=yes
+        break
+    fi
+done
+[ -n "$found" ] || {
+    cat out.txt
+    echo "no tensor was taken back after $i losses"
+    exit 1
+}

@@ -290,9 +290,12 @@ static void fail_everything(struct hvi_ctx *c)
     struct hvi_entry *e;
     struct hvi_op *join;
 
-    /* before any of them completes: peers may be reading their tensors (plane.h) */
-    if (c->plane != NULL)
+    /* before any of them completes: peers may be at work on their tensors (plane.h) */
+    if (c->plane != NULL) {
         c->plane->ops->abort(c->plane, status);
+        if (c->plane->ops->take_back != NULL)
+            c->plane->ops->take_back(c->plane);
+    }
     hvi_list_init(&list);
     if (c->x.run != NULL && c->x.run->on_device)
         finish_run(c, status, c->failed_text); /* parts may be on the device */

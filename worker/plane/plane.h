@@ -88,6 +88,9 @@ struct hvi_plane_ops {
      *  status. Wakes a thread that waits. Afterwards peers take nothing for valid that
      *  they read in this rank's tensors: it may change them. */
     void (*abort)(struct hvi_plane *p, enum hvd_status status);
+    /** After abort, while no other call runs: peers that still work on the group cannot
+     *  change this rank's tensors any more. NULL: they never do. */
+    void (*take_back)(struct hvi_plane *p);
     /** Wait (spin, yield, sleep) until progress may have something to do, at most
      *  timeout_ms (< 0: for ever); may return early; returns on abort. true: a signal
      * came (EINTR). */

@@ -3,12 +3,12 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PAGE_BYTES = 4096 };
 /* A peer that reads beyond the end of a file is killed: the size never changes. */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -38,15 +38,25 @@ static bool fill_in(struct hvi_shared *m)
     return true;
 }
 
+size_t hvi_shared_page(void)
+{
+    static _Atomic size_t page;
+
+    if (page == 0)
+        page = (size_t)sysconf(_SC_PAGESIZE);
+    return page;
+}
+
 struct hvi_shared *hvi_shared_new(size_t size_bytes)
 {
+    size_t page = hvi_shared_page();
     struct hvi_shared *m;
 
     if (size_bytes > SIZE_MAX / 2)
         return NULL;
-    size_bytes = (size_bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    size_bytes = (size_bytes + page - 1) / page * page;
     if (size_bytes == 0)
-        size_bytes = PAGE_BYTES;
+        size_bytes = page;
     if (!within_limit(size_bytes))
         return NULL;
     m = calloc(1, sizeof(*m));
@@ -86,10 +96,35 @@ void hvi_shared_free(struct hvi_shared *m)
     hvi_shared_unref(m);
 }
 
+uint8_t *hvi_shared_reserve(size_t size_bytes)
+{
+    void *own = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    return own == MAP_FAILED ? NULL : own;
+}
+
+/* The copy replaces the pages in one step: another thread of this process that looks at
+ * them meanwhile sees one or the other. */
+bool hvi_shared_take_back(struct hvi_shared *m, size_t offset, size_t size_bytes,
+                          uint8_t *own)
+{
+    uint8_t *at = m->data + offset;
+
+    memcpy(own, at, size_bytes);
+    if (mremap(own, size_bytes, size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != at)
+        return false;
+    atomic_store(&m->parted, true);
+    (void)!fallocate(
+        m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+        (off_t)size_bytes); /* nobody needs them; if not now, with the block */
+    return true;
+}
+
 /* Between two namespaces of process numbers, pid may be a stranger: look before it is
  * opened, and at what was opened. */
-const uint8_t *hvi_shared_map(int pid, int fd, uint64_t inode, uint64_t device,
-                              size_t size_bytes)
+uint8_t *hvi_shared_map(int pid, int fd, uint64_t inode, uint64_t device,
+                        size_t size_bytes)
 {
     char path[64];
     struct stat st;
@@ -99,19 +134,19 @@ const uint8_t *hvi_shared_map(int pid, int fd, uint64_t inode, uint64_t device,
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
     if (stat(path, &st) != 0 || st.st_ino != inode || st.st_dev != device)
         return NULL;
-    own = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    own = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (own < 0)
         return NULL;
     if (fstat(own, &st) == 0 && st.st_ino == inode && st.st_dev == device &&
         size_bytes > 0 && (uint64_t)st.st_size == size_bytes &&
         (fcntl(own, F_GET_SEALS) & SEALS) == SEALS)
-        data = mmap(NULL, size_bytes, PROT_READ, MAP_SHARED, own, 0);
+        data = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
     close(own);
     return data == MAP_FAILED ? NULL : data;
 }
 
-void hvi_shared_unmap(const uint8_t *data, size_t size_bytes)
+void hvi_shared_unmap(uint8_t *data, size_t size_bytes)
 {
     if (data != NULL)
-        munmap((void *)(uintptr_t)data, size_bytes);
+        munmap(data, size_bytes);
 }

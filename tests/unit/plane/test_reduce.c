@@ -437,8 +437,8 @@ static void check_twice(uint32_t dtype, int nsrc, int target, int gone, bool str
         out = own[target];
     memset(apart, 0xa5, sizeof(apart));
     memset(also, 0xa5, sizeof(also));
-    hvi_reduce_fold_to_both(out, also + 1, src, nsrc, N, dtype, HVD_SUM, 1.0, post,
-                            stream);
+    hvi_reduce_fold_to_all(out, (void *[]){also + 1}, 1, src, nsrc, N, dtype, HVD_SUM,
+                           1.0, post, stream);
     expect_equal(out, want, N, dtype, "twice: the first");
     expect_equal(also + 1, want, N, dtype, "twice: the second");
     cr_assert_eq(also[0], 0xa5, "wrote before it");

@@ -1,5 +1,5 @@
-/** Tensors that peers read where they lie (shm_share.c), step by step: two ranks, one
- * thread. */
+/** Tensors that peers read and write where they lie (shm_share.c), step by step: two
+ * ranks, one thread. */
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -208,6 +208,163 @@ Test(share, what_a_stopped_rank_wrote_meanwhile_is_no_result, .timeout = 10)
     drop(&w);
 }
 
+/* Bytes of the first and of the last element of a piece that lie in pages with others. */
+static bool is_inner(const struct pair *w, int r, int64_t i)
+{
+    size_t page = hvi_shared_page();
+    size_t from = (size_t)((const uint8_t *)w->piece[r].out - w->mem[r]->data);
+    size_t at = from + (size_t)i * sizeof(float);
+
+    return at / page * page >= from && (at + sizeof(float) + page - 1) / page * page <=
+                                           from + COUNT * sizeof(float);
+}
+
+/* Both have filled; one alone folds. */
+static void fold_one(struct pair *w, int r)
+{
+    struct hvi_err err = {{0}};
+
+    start(w);
+    cr_assert_eq(progress(w, !r, &err), HVD_INPROGRESS);
+    cr_assert_eq(progress(w, r, &err), HVD_INPROGRESS);
+}
+
+Test(share, who_folds_a_slice_stores_it_to_all, .timeout = 10)
+{
+    for (size_t at = 0; at <= 4096; at += 1364) { /* with few, some, no whole pages */
+        struct pair w;
+        int stored = 0;
+
+        make(&w);
+        for (int r = 0; r < 2; r++)
+            use_block(&w, r, r == 0 ? 0 : at);
+        run(&w);
+        fold_one(&w, 0);
+        for (int i = 0; i < COUNT; i++) {
+            int mine = (int)((const float *)w.piece[0].out)[i];
+            int theirs = (int)((const float *)w.piece[1].out)[i];
+
+            cr_assert(theirs == i % 100 + 1 || theirs == mine, "element %d", i);
+            if (theirs == i % 100 + 1)
+                continue;
+            cr_assert_eq(theirs, 2 * (i % 100) + 1, "element %d", i);
+            cr_assert(is_inner(&w, 0, i) && is_inner(&w, 1, i),
+                      "element %d is in a page with others", i);
+            stored++;
+        }
+        cr_assert_gt(stored, 500, "rank 0 has stored %d elements of rank 1", stored);
+        drop(&w);
+    }
+}
+
+Test(share, what_lies_beside_a_tensor_stays_its_owners, .timeout = 10)
+{
+    struct pair w;
+    struct hvi_err err = {{0}};
+    enum hvd_status rc[2] = {HVD_INPROGRESS, HVD_INPROGRESS};
+    const size_t at = 1364;
+    int n = 0;
+
+    make(&w);
+    use_block(&w, 1, at);
+    run(&w);
+    start(&w);
+    for (; n < STEPS_MAX && (rc[0] == HVD_INPROGRESS || rc[1] == HVD_INPROGRESS); n++) {
+        memset(w.mem[1]->data, n, at);
+        memset(w.mem[1]->data + at + COUNT * sizeof(float), n, at);
+        for (int r = 0; r < 2; r++)
+            if (rc[r] == HVD_INPROGRESS)
+                rc[r] = progress(&w, r, &err);
+        for (size_t i = 0; i < at; i++)
+            cr_assert(w.mem[1]->data[i] == (uint8_t)n &&
+                      w.mem[1]->data[at + COUNT * sizeof(float) + i] == (uint8_t)n);
+    }
+    cr_assert(rc[0] == HVD_OK && rc[1] == HVD_OK, "%s", err.text);
+    check(&w);
+    drop(&w);
+}
+
+/* Rank 1 is stopped and uses its tensor, which rank 0 then stores to. */
+Test(share, a_late_store_arrives_nowhere, .timeout = 10)
+{
+    for (size_t at = 0; at <= 4; at += 4) {
+        struct hvi_err err = {{0}};
+        struct pair w;
+        uint8_t *other;
+        size_t stored_at = hvi_shared_page() + 4 * sizeof(float) + 3;
+
+        make(&w);
+        use_block(&w, 1, at);
+        run(&w);
+        start(&w);
+        cr_assert_eq(progress(&w, 1, &err), HVD_INPROGRESS);
+        other = hvi_shared_map((int)getpid(), w.mem[1]->fd, w.mem[1]->inode,
+                               w.mem[1]->device, w.mem[1]->size_bytes);
+        cr_assert_not_null(other);
+        w.p[1]->ops->abort(w.p[1], HVD_EPEER);
+        w.p[1]->ops->take_back(w.p[1]);
+        for (int i = 0; i < COUNT; i++)
+            cr_assert_eq((int)((const float *)w.piece[1].out)[i], i % 100 + 1,
+                         "element %d has changed", i);
+        memset(w.mem[1]->data, 0x5a, w.mem[1]->size_bytes);
+        cr_assert_eq(other[stored_at], 0, "the old pages are kept");
+        cr_assert_eq(progress(&w, 0, &err), HVD_INPROGRESS);
+        cr_assert_neq(other[stored_at], 0, "rank 0 has not stored anything");
+        for (size_t i = 0; i < w.mem[1]->size_bytes; i++)
+            cr_assert_eq(w.mem[1]->data[i], 0x5a, "byte %zu was stored to", i);
+        hvi_shared_unmap(other, w.mem[1]->size_bytes);
+        drop(&w);
+    }
+}
+
+Test(share, what_was_taken_back_is_staged_from_then_on, .timeout = 10)
+{
+    struct hvi_err err = {{0}};
+    struct pair old;
+    struct pair w;
+
+    make(&old);
+    run(&old);
+    start(&old);
+    cr_assert_eq(progress(&old, 1, &err), HVD_INPROGRESS);
+    old.p[1]->ops->abort(old.p[1], HVD_EPEER);
+    old.p[1]->ops->take_back(old.p[1]);
+    make(&w);
+    hvi_shared_free(w.mem[1]);
+    w.mem[1] = old.mem[1];
+    hvi_shared_ref(w.mem[1]);
+    use_block(&w, 1, 0);
+    for (int i = 0; i < 3; i++) {
+        run(&w);
+        cr_assert(!shm(&w, 1)->shares);
+    }
+    drop(&w);
+    drop(&old);
+}
+
+Test(share, a_group_in_flight_is_taken_back_when_its_plane_goes, .timeout = 10)
+{
+    struct hvi_err err = {{0}};
+    struct pair w;
+    struct hvi_shared *m;
+    uint8_t *other;
+
+    make(&w);
+    run(&w);
+    start(&w);
+    cr_assert_eq(progress(&w, 1, &err), HVD_INPROGRESS);
+    m = w.mem[1];
+    other = hvi_shared_map((int)getpid(), m->fd, m->inode, m->device, m->size_bytes);
+    cr_assert_not_null(other);
+    hvi_shared_ref(m);
+    drop(&w);
+    memset(m->data, 1, hvi_shared_page());
+    other[0] = 2;
+    cr_assert_eq(m->data[0], 1);
+    hvi_shared_unmap(other, m->size_bytes);
+    hvi_shared_unref(m);
+}
+
 enum lie { OFFSET, SIZE, BLOCK, UNMAPPED, NLIES };
 
 static void tell(struct pair *w, enum lie lie)
@@ -264,7 +421,7 @@ Test(share, a_block_that_peers_cannot_map_is_staged, .timeout = 10)
 Test(share, map_takes_only_the_very_block, .timeout = 10)
 {
     struct hvi_shared *m = hvi_shared_new(10000);
-    const uint8_t *seen;
+    uint8_t *seen;
     int plain = memfd_create("plain", MFD_CLOEXEC);
     int pid = (int)getpid();
 

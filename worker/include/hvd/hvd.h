@@ -404,9 +404,12 @@ HVD_API enum hvd_status hvd_join(int32_t *out_last_rank);
 /* ---- memory, errors, observability ------------------------------------------------- */
 
 /** Memory that collectives can share between ranks of a host without a copy: an allreduce
- *  of more than 64 KiB reads tensors in it, whole or in part, where they lie; the result is
- *  the same bit for bit. 64-byte aligned, zeroed, valid across shutdown and init; freed by
- *  hvd_free (while an operation uses it: at that operation's end). NULL: no memory. */
+ *  of more than 64 KiB reads tensors in it, whole or in part, where they lie, and stores
+ *  results there; they are the same bit for bit. 64-byte aligned, zeroed, valid across
+ *  shutdown and init; freed by hvd_free (while an operation uses it: at that operation's
+ *  end). After a failed operation the pages of its tensors are others with the same
+ *  contents: what was registered with a device (cudaHostRegister) has to be anew. NULL: no
+ *  memory. */
 HVD_API void *hvd_alloc(size_t size_bytes);
 HVD_API void hvd_free(void *data);
 

@@ -332,6 +332,14 @@ static void hosts_abort(struct hvi_plane *p, enum hvd_status status)
     h->mesh->ops->abort(h->mesh, status);
 }
 
+static void hosts_take_back(struct hvi_plane *p)
+{
+    struct hvi_hosts *h = hosts_of(p);
+
+    if (h->local->ops->take_back != NULL)
+        h->local->ops->take_back(h->local);
+}
+
 static bool hosts_wait(struct hvi_plane *p, int timeout_ms)
 {
     struct hvi_hosts *h = hosts_of(p);
@@ -385,6 +393,7 @@ static const struct hvi_plane_ops hosts_ops = {
     .start = hosts_start,
     .progress = hosts_progress,
     .abort = hosts_abort,
+    .take_back = hosts_take_back,
     .wait = hosts_wait,
     .free = hosts_free,
 };

@@ -21,7 +21,7 @@
 #include "worker/plane/cpu/cache.h"
 #include "worker/plane/cpu/gather.h"
 
-#define SEGMENT_MAGIC UINT64_C(0x6876645f73686d32) /* "hvd_shm2" */
+#define SEGMENT_MAGIC UINT64_C(0x6876645f73686d33) /* "hvd_shm3" */
 #define PLANE_MAGIC UINT64_C(0x68766470736d3031)
 enum {
     PAGE_BYTES = 4096,
@@ -373,6 +373,11 @@ static void shm_abort(struct hvi_plane *p, enum hvd_status status)
     hvi_bell_force(s->bells, s->local);
 }
 
+static void shm_take_back(struct hvi_plane *p)
+{
+    hvi_shm_share_take_back(from_plane(p));
+}
+
 bool hvi_shm_ready(void *plane)
 {
     const struct hvi_shm *s = from_plane(plane);
@@ -400,6 +405,8 @@ static void shm_free(struct hvi_plane *p)
     s = from_plane(p);
     s->magic = 0;
     hvi_gather_free(s->gather);
+    if (s->share != NULL)
+        hvi_shm_share_take_back(s); /* freed in the middle of a group */
     hvi_shm_share_free(s->share, s->nlocal);
     hvi_chunks_fini(&s->plan);
     free(s->cursors);
@@ -414,6 +421,7 @@ static const struct hvi_plane_ops shm_ops = {
     .start = shm_start,
     .progress = shm_progress,
     .abort = shm_abort,
+    .take_back = shm_take_back,
     .wait = shm_wait,
     .free = shm_free,
 };

@@ -77,12 +77,18 @@ struct hvi_shm_block {
     _Atomic uint64_t mapped[HVI_SHM_MASK_WORDS];
 };
 _Static_assert(sizeof(struct hvi_shm_block) == 128, "shm block layout");
-/** Where the input and the output of a piece lie: index of a block + 1, or 0. direct:
- *  readers take it from there, not from the slots. Written by the owner before the first
- *  `filled` of a group, and valid until all have consumed its last step. */
+/** What others do with a side of a piece where it lies. */
+enum hvi_shm_reach {
+    HVI_SHM_STAGED = 0, /* nothing: it goes through the slots */
+    HVI_SHM_READ,
+    HVI_SHM_WRITTEN /* they read the output, and store what they fold of it, too */
+};
+/** Where the input and the output of a piece lie: index of a block + 1, or 0; enum
+ *  hvi_shm_reach. Written by the owner before the first `filled` of a group, and valid
+ *  until all have consumed its last step. */
 struct hvi_shm_place {
     uint32_t in_block, out_block;
-    uint32_t in_direct, out_direct;
+    uint32_t in_reach, out_reach;
     uint64_t in_offset, out_offset;
 };
 _Static_assert(sizeof(struct hvi_shm_place) == 32, "shm place layout");
@@ -226,7 +232,7 @@ bool hvi_shm_is_revoked(const struct hvi_shm *s, int32_t member);
 enum hvd_status hvi_shm_check_steps(const struct hvi_shm *s, int64_t nsteps,
                                     struct hvi_err *err);
 
-/* ---- shm_share.c: tensors that peers read where they lie */
+/* ---- shm_share.c: tensors that peers read and write where they lie */
 
 static inline struct hvi_shm_place *hvi_shm_places(const struct hvi_shm *s, int local)
 {
@@ -242,8 +248,16 @@ enum hvd_status hvi_shm_share_read(struct hvi_shm *s, int64_t step,
                                    struct hvi_err *err);
 /** The first element of a member's piece; NULL: it is in the member's slots. */
 const uint8_t *hvi_shm_share_in(const struct hvi_shm *s, int32_t member, int32_t piece);
-const uint8_t *hvi_shm_share_out(const struct hvi_shm *s, int32_t member,
-                                 int32_t piece);
+uint8_t *hvi_shm_share_out(const struct hvi_shm *s, int32_t member, int32_t piece);
+/** Elements of a piece that whoever folds them stores into the output of every member,
+ *  equally known to all of them after the read; count 0: there are none. */
+struct hvi_span hvi_shm_share_written(const struct hvi_shm *s, int32_t piece);
+/** Most of the group is stored so: there is next to nothing to copy. */
+bool hvi_shm_share_writes_most(const struct hvi_shm *s);
+/** The group has gone well: nobody is in the own tensors any more. */
+void hvi_shm_share_end(struct hvi_shm *s);
+/** The group has failed, or may have: nobody gets into the own tensors any more. */
+void hvi_shm_share_take_back(struct hvi_shm *s);
 /** After the last read of others' tensors: they were not given back meanwhile. */
 enum hvd_status hvi_shm_share_check(const struct hvi_shm *s, struct hvi_err *err);
 

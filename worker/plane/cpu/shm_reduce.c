@@ -17,7 +17,10 @@
  * A tensor that all members can map (shm_share.c) is not staged: FOLD of the others
  * reads it where it lies, and this rank's FOLD leaves the result in it for their COPY.
  * In place stays safe: others read the input of a slice in their FOLD, and this rank
- * writes it in its COPY, after that FOLD. Only the end needs a wait more.
+ * writes it in its COPY, after that FOLD. Only the end needs a wait more. Where all
+ * members can map each other's outputs, FOLD stores to all of them and COPY has nothing
+ * to do: a slice of an input is read by nobody but who folds it, so folds need not wait
+ * for one another.
  *
  * reducescatter: in each step a slot has one part for every member, so that all fold
  * all the time; FILL(i), FOLD(i - 1) straight into the output.
@@ -141,7 +144,7 @@ static void fill_range(struct hvi_shm *s, int64_t a, int64_t b, int64_t chunk_fi
 
     hvi_runs_begin(&it, &s->plan, a, b);
     while (hvi_runs_next(&it, &r))
-        if (!s->shares || !places[r.piece].in_direct)
+        if (!s->shares || places[r.piece].in_reach == HVI_SHM_STAGED)
             hvi_stores_copy(&s->slot_stores, slot + (size_t)(r.at - chunk_first) * es,
                             in_at(&s->g->pieces[r.piece], r.offset, es),
                             (size_t)r.count * es);
@@ -162,39 +165,102 @@ static void large_fill(struct hvi_shm *s, int64_t k)
     hvi_copy_in(&s->base, begun);
 }
 
-/* One run of the own slice, over what all members have of it: in their slots (base) at
- * the byte `at`, or in their tensors. */
-static void fold_run(struct hvi_shm *s, const struct hvi_run *r,
-                     const uint8_t *const *base, size_t at, uint8_t *slot)
+/* The part of a run before, inside and behind `cut` of its piece; any may be empty. */
+static void part_run(const struct hvi_run *r, struct hvi_span cut,
+                     struct hvi_run out[3])
+{
+    int64_t ends[4] = {r->offset, cut.first, cut.first + cut.count,
+                       r->offset + r->count};
+
+    for (int i = 1; i < 3; i++) {
+        ends[i] = ends[i] < ends[0] ? ends[0] : ends[i];
+        ends[i] = ends[i] > ends[3] ? ends[3] : ends[i];
+    }
+    for (int i = 0; i < 3; i++)
+        out[i] = (struct hvi_run){.piece = r->piece,
+                                  .offset = ends[i],
+                                  .count = ends[i + 1] - ends[i],
+                                  .at = r->at + ends[i] - r->offset};
+}
+
+static void fold_copies(struct hvi_shm *s, const struct hvi_run *r, const void **src,
+                        void *const *also, int nalso, bool also_stream)
+{
+    uint8_t *out = out_at(&s->g->pieces[r->piece], r->offset, s->facts.elem_size);
+
+    hvi_reduce_fold_to_all(out, also, nalso, src, s->g->nmembers, r->count, s->g->dtype,
+                           s->g->reduce_op, s->g->prescale, s->facts.post, also_stream);
+}
+
+/* A run that all members let others write, to all of them. */
+static void fold_everywhere(struct hvi_shm *s, const struct hvi_run *r,
+                            const void **src)
 {
     const struct hvi_piece *p = &s->g->pieces[r->piece];
-    const void *src[HVI_SHM_MAX_RANKS];
+    void *also[HVI_SHM_MAX_RANKS];
+    int n = 0;
+
+    for (int32_t m = 0; m < s->g->nmembers; m++)
+        if (m != s->g->me)
+            also[n++] = hvi_shm_share_out(s, m, r->piece) +
+                        (size_t)r->offset * s->facts.elem_size;
+    fold_copies(s, r, src, also, n, s->stream && p->out != p->in);
+}
+
+/* A run of the own slice, over what all members have of it (src), to where peers look for
+ * it: the output, or the place in the slot. */
+static void fold_here(struct hvi_shm *s, const struct hvi_run *r, const void **src,
+                      uint8_t *slot)
+{
+    const struct hvi_piece *p = &s->g->pieces[r->piece];
     size_t es = s->facts.elem_size;
     int64_t begun;
 
-    at_offset(s, s->g->nmembers, base, at, in_at(p, r->offset, es), src);
-    for (int32_t m = 0; m < s->g->nmembers; m++) {
-        const uint8_t *in = hvi_shm_share_in(s, m, r->piece);
-
-        if (in != NULL)
-            src[m] = in + (size_t)r->offset * es;
-    }
-    if (s->shares && hvi_shm_places(s, s->local)[r->piece].out_direct) {
+    if (s->shares &&
+        hvi_shm_places(s, s->local)[r->piece].out_reach != HVI_SHM_STAGED) {
         fold(s, out_at(p, r->offset, es), src, r->count, false);
         return;
     }
     if (p->out != NULL && (p->out == p->in || !s->stream)) {
-        hvi_reduce_fold_to_both(out_at(p, r->offset, es), slot + at, src,
-                                s->g->nmembers, r->count, s->g->dtype, s->g->reduce_op,
-                                s->g->prescale, s->facts.post, s->slot_stores.past);
+        fold_copies(s, r, src, (void *[]){slot}, 1, s->slot_stores.past);
         return;
     }
-    fold(s, slot + at, src, r->count, s->slot_stores.past);
+    fold(s, slot, src, r->count, s->slot_stores.past);
     begun = hvi_copy_begin(&s->base);
     if (p->out != NULL)
-        hvi_reduce_copy(out_at(p, r->offset, es), slot + at, (size_t)r->count * es,
+        hvi_reduce_copy(out_at(p, r->offset, es), slot, (size_t)r->count * es,
                         s->stream);
     hvi_copy_out(&s->base, begun);
+}
+
+/* One run of the own slice: in the slots (base) at the byte `at`, or in the tensors. */
+static void fold_run(struct hvi_shm *s, const struct hvi_run *r,
+                     const uint8_t *const *base, size_t at, uint8_t *slot)
+{
+    const void *src[HVI_SHM_MAX_RANKS];
+    struct hvi_run parts[3];
+    size_t es = s->facts.elem_size;
+
+    part_run(r, hvi_shm_share_written(s, r->piece), parts);
+    for (int i = 0; i < 3; i++) {
+        const struct hvi_run *part = &parts[i];
+        size_t here = at + (size_t)(part->at - r->at) * es;
+
+        if (part->count == 0)
+            continue;
+        at_offset(s, s->g->nmembers, base, here,
+                  in_at(&s->g->pieces[r->piece], part->offset, es), src);
+        for (int32_t m = 0; m < s->g->nmembers; m++) {
+            const uint8_t *in = hvi_shm_share_in(s, m, r->piece);
+
+            if (in != NULL)
+                src[m] = in + (size_t)part->offset * es;
+        }
+        if (i == 1)
+            fold_everywhere(s, part, src);
+        else
+            fold_here(s, part, src, slot + here);
+    }
 }
 
 static void large_fold(struct hvi_shm *s, int64_t k)
@@ -220,10 +286,29 @@ static void copy_out(struct hvi_shm *s, uint8_t *out, const uint8_t *from, size_
         hvi_stores_copy(&s->out_stores, out, from, size);
 }
 
+/* What member m has folded of a run that begins at this place in its slot. */
+static void copy_run(struct hvi_shm *s, const struct hvi_run *r, int32_t m,
+                     const uint8_t *slot)
+{
+    size_t es = s->facts.elem_size;
+    const uint8_t *theirs = hvi_shm_share_out(s, m, r->piece);
+    struct hvi_run parts[3];
+
+    part_run(r, hvi_shm_share_written(s, r->piece), parts);
+    for (int i = 0; i < 3; i += 2) { /* not what m has stored here itself */
+        uint8_t *out = out_at(&s->g->pieces[r->piece], parts[i].offset, es);
+        const uint8_t *from = theirs != NULL
+                                  ? theirs + (size_t)parts[i].offset * es
+                                  : slot + (size_t)(parts[i].at - r->at) * es;
+
+        if (out != NULL)
+            copy_out(s, out, from, (size_t)parts[i].count * es);
+    }
+}
+
 static void large_copy(struct hvi_shm *s, int64_t k)
 {
     struct hvi_span c = hvi_chunks_chunk(&s->plan, k);
-    size_t es = s->facts.elem_size;
     int64_t begun = hvi_copy_begin(&s->base);
 
     for (int32_t i = 1; i < s->g->nmembers; i++) {
@@ -234,15 +319,8 @@ static void large_copy(struct hvi_shm *s, int64_t k)
         struct hvi_run r;
 
         hvi_runs_begin(&it, &s->plan, theirs.first, theirs.first + theirs.count);
-        while (hvi_runs_next(&it, &r)) {
-            uint8_t *out = out_at(&s->g->pieces[r.piece], r.offset, es);
-            const uint8_t *from = hvi_shm_share_out(s, m, r.piece);
-
-            from = from != NULL ? from + (size_t)r.offset * es
-                                : slot + (size_t)(r.at - c.first) * es;
-            if (out != NULL)
-                copy_out(s, out, from, (size_t)r.count * es);
-        }
+        while (hvi_runs_next(&it, &r))
+            copy_run(s, &r, m, slot + (size_t)(r.at - c.first) * s->facts.elem_size);
     }
     hvi_copy_out(&s->base, begun);
 }
@@ -270,7 +348,8 @@ static bool try_fill(struct hvi_shm *s)
 
 static enum hvd_status try_fold(struct hvi_shm *s, struct hvi_err *err)
 {
-    if (s->folded - s->copied == (s->spin.yield ? AHEAD_CROWDED : AHEAD))
+    if (s->folded - s->copied >= (s->spin.yield ? AHEAD_CROWDED : AHEAD) &&
+        !hvi_shm_share_writes_most(s))
         return HVD_INPROGRESS;
     if (s->folded == s->filled || !hvi_shm_all_filled(s, s->folded))
         return HVD_INPROGRESS;
@@ -328,6 +407,7 @@ static enum hvd_status large_progress(struct hvi_shm *s, struct hvi_err *err)
     }
     if (s->shares && !hvi_shm_all_consumed(s, s->plan.nchunks - 1))
         return HVD_INPROGRESS;
+    hvi_shm_share_end(s);
     return hvi_group_end(&s->facts, err);
 }
 

@@ -1,6 +1,6 @@
 /*
- * Shared memory: tensors that peers read where they lie (hvd_alloc), instead of through
- * slots.
+ * Shared memory: tensors that peers read and write where they lie (hvd_alloc), instead
+ * of through slots.
  *
  * A rank publishes each block of such memory it uses, once, in its table in the segment,
  * and for each group with such tensors their *places*: block and offset. In the first
@@ -15,15 +15,30 @@
  * change only then. A block that was freed is taken out of the table at the next such
  * group; peers unmap what they find changed.
  *
- * Peers only read. An epoch that fails ends without their consent: a rank that was
- * stopped marks its tensors *revoked* before its operations complete, and a reader looks
- * at that mark after its last read: what it read before the mark was set is what the
- * owner had there; otherwise its own operation fails as well.
+ * Where all members have a piece in such memory, whoever folds a slice of it stores the
+ * result into the outputs of all. That is the least an allreduce can move, and the only
+ * way in which a line never goes from core to core.
+ *
+ * Failure. An epoch that fails ends without the peers' consent, and one that was stopped
+ * in the middle of a fold goes on with it whenever it is let. Two things keep its owner's
+ * memory apart from that, both before the owner's operations complete:
+ *   - Reading. A rank that was stopped marks its tensors *revoked*, and a reader looks at
+ *     that mark after its last read: what it read before the mark was set is what the
+ *     owner had there; otherwise its own operation fails as well.
+ *   - Writing. The owner takes back the pages that peers may store to: puts others, with
+ *     the same contents, in their place. A late store arrives in the old ones, which
+ *     nobody sees. Hence peers store only to pages that lie in the output as a whole, and
+ *     the owner copies the few elements around them: a page's other tensors may be in use.
+ *     The addresses for it are reserved before: a group for which there are none lends
+ *     nothing. A block of which a part was taken back is staged from then on.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "proto/base/assert.h"
+#include "proto/base/log.h"
 #include "worker/plane/cpu/shm.h"
 #include "worker/plane/shared.h"
 
@@ -36,13 +51,19 @@ struct hvi_shm_owned {
 
 struct hvi_shm_view {
     uint64_t generation;
-    const uint8_t *data;
+    uint8_t *data;
     size_t size_bytes;
 };
 
 /* What a member reads of another one's pieces; NULL: from its slots. */
 struct hvi_shm_source {
-    const uint8_t *in, *out;
+    uint8_t *in, *out;
+};
+
+/* Whole pages that peers may store to while the group runs. */
+struct hvi_shm_lent {
+    struct hvi_shared *mem; /* the piece's operation holds it */
+    size_t offset, size_bytes;
 };
 
 struct hvi_shm_share {
@@ -53,6 +74,12 @@ struct hvi_shm_share {
     struct hvi_shm_source **sources; /* [nlocal][HVI_SHM_PLACES], rows on demand */
     bool *reads;                     /* [nlocal] by member: it has places */
     int nmapped;
+    struct hvi_shm_lent *lent; /* [nlent] */
+    int nlent;
+    uint8_t *spare; /* private pages that take the place of lent ones; NULL: none */
+    size_t spare_bytes;
+    struct hvi_span *written; /* [npieces] when some piece is */
+    bool writes, writes_most;
 };
 
 struct hvi_shm_share *hvi_shm_share_new(int nlocal)
@@ -64,7 +91,10 @@ struct hvi_shm_share *hvi_shm_share_new(int nlocal)
     h->views = calloc((size_t)nlocal, sizeof(*h->views));
     h->sources = calloc((size_t)nlocal, sizeof(*h->sources));
     h->reads = calloc((size_t)nlocal, sizeof(*h->reads));
-    if (h->views != NULL && h->sources != NULL && h->reads != NULL)
+    h->lent = calloc(HVI_SHM_PLACES, sizeof(*h->lent));
+    h->written = calloc(HVI_SHM_PLACES, sizeof(*h->written));
+    if (h->views != NULL && h->sources != NULL && h->reads != NULL && h->lent != NULL &&
+        h->written != NULL)
         return h;
     hvi_shm_share_free(h, 0);
     return NULL;
@@ -76,6 +106,9 @@ void hvi_shm_share_free(struct hvi_shm_share *h, int nlocal)
         return;
     for (int i = 0; i < HVI_SHM_BLOCKS; i++)
         hvi_shared_unref(h->owned[i].mem);
+    hvi_shared_unmap(h->spare, h->spare_bytes);
+    free(h->lent);
+    free(h->written);
     for (int r = 0; r < nlocal; r++) {
         for (int i = 0; h->views[r] != NULL && i < HVI_SHM_BLOCKS; i++)
             hvi_shared_unmap(h->views[r][i].data, h->views[r][i].size_bytes);
@@ -95,14 +128,19 @@ static struct hvi_shm_block *block_of(const struct hvi_shm *s, int local, uint32
     return &s->blocks[local * HVI_SHM_BLOCKS + (int)i];
 }
 
-static void retire_freed(struct hvi_shm *s)
+static bool is_gone(struct hvi_shared *m)
+{
+    return atomic_load(&m->freed) || atomic_load(&m->parted);
+}
+
+static void retire_gone(struct hvi_shm *s)
 {
     struct hvi_shm_share *h = s->share;
 
     for (uint32_t i = 0; h->nowned > 0 && i < HVI_SHM_BLOCKS; i++) {
         struct hvi_shm_owned *o = &h->owned[i];
 
-        if (o->mem == NULL || !atomic_load(&o->mem->freed))
+        if (o->mem == NULL || !is_gone(o->mem))
             continue;
         atomic_store_explicit(&block_of(s, s->local, i)->generation, 0,
                               memory_order_release);
@@ -165,7 +203,7 @@ static bool place(struct hvi_shm *s, struct hvi_shared *m, const void *at,
     uint32_t i = 0;
     bool all = true;
 
-    if (m == NULL || !hvi_shared_has(m, at, size_bytes) || atomic_load(&m->freed) ||
+    if (m == NULL || !hvi_shared_has(m, at, size_bytes) || is_gone(m) ||
         !find_block(s, m, &i))
         return false;
     o = &s->share->owned[i];
@@ -184,18 +222,98 @@ static bool place(struct hvi_shm *s, struct hvi_shared *m, const void *at,
     return all;
 }
 
+/* Bytes of [offset, offset + size_bytes) of a block that lie in pages of its alone, from
+ * `offset` on. */
+static struct hvi_span whole_pages(uint64_t offset, size_t size_bytes)
+{
+    uint64_t page = hvi_shared_page();
+    uint64_t first = (offset + page - 1) / page * page;
+    uint64_t end = (offset + size_bytes) / page * page;
+
+    return first < end
+               ? (struct hvi_span){(int64_t)(first - offset), (int64_t)(end - first)}
+               : (struct hvi_span){0, 0};
+}
+
+static void lend(struct hvi_shm *s, const struct hvi_piece *p, size_t size_bytes,
+                 struct hvi_shm_place *to)
+{
+    struct hvi_span pages = whole_pages(to->out_offset, size_bytes);
+
+    if (pages.count == 0)
+        return;
+    to->out_reach = HVI_SHM_WRITTEN;
+    s->share->lent[s->share->nlent++] = (struct hvi_shm_lent){
+        p->out_mem, (size_t)to->out_offset + (size_t)pages.first, (size_t)pages.count};
+}
+
+static bool reserve(struct hvi_shm_share *h)
+{
+    size_t size_bytes = 0;
+
+    for (int i = 0; i < h->nlent; i++)
+        size_bytes += h->lent[i].size_bytes;
+    if (size_bytes <= h->spare_bytes)
+        return true;
+    hvi_shared_unmap(h->spare, h->spare_bytes);
+    h->spare = hvi_shared_reserve(size_bytes);
+    h->spare_bytes = h->spare != NULL ? size_bytes : 0;
+    return h->spare != NULL;
+}
+
+static void lend_nothing(struct hvi_shm *s)
+{
+    for (int32_t i = 0; i < s->g->npieces; i++) {
+        struct hvi_shm_place *p = &hvi_shm_places(s, s->local)[i];
+
+        if (p->out_reach == HVI_SHM_WRITTEN)
+            p->out_reach = HVI_SHM_READ;
+    }
+    s->share->nlent = 0;
+}
+
+void hvi_shm_share_end(struct hvi_shm *s)
+{
+    s->share->nlent = 0;
+}
+
+/* To go on without would be to let peers into memory that its owner uses. */
+void hvi_shm_share_take_back(struct hvi_shm *s)
+{
+    struct hvi_shm_share *h = s->share;
+
+    for (int i = 0; i < h->nlent; i++) {
+        const struct hvi_shm_lent *l = &h->lent[i];
+
+        HVI_ASSERT(l->size_bytes <= h->spare_bytes);
+        if (!hvi_shared_take_back(l->mem, l->offset, l->size_bytes, h->spare)) {
+            hvi_log_error("shm",
+                          "a tensor of %zu bytes cannot be taken back from peers: %s",
+                          l->size_bytes, strerror(errno));
+            abort();
+        }
+        h->spare += l->size_bytes;
+        h->spare_bytes -= l->size_bytes;
+    }
+    h->nlent = 0;
+    if (h->spare_bytes == 0)
+        h->spare = NULL;
+}
+
 void hvi_shm_share_begin(struct hvi_shm *s)
 {
     const struct hvi_group *g = s->g;
     bool any = false;
 
     s->shares = s->all_direct = false;
+    s->share->nlent = 0;
+    s->share->writes = s->share->writes_most = false;
     memset(s->share->reads, 0, (size_t)s->nlocal * sizeof(*s->share->reads));
     for (int32_t i = 0; i < g->npieces && !any; i++)
         any = g->pieces[i].in_mem != NULL || g->pieces[i].out_mem != NULL;
     if (!any || s->facts.joined || g->npieces > HVI_SHM_PLACES)
         return;
-    retire_freed(s);
+    retire_gone(s);
     s->all_direct = !s->facts.no_memory;
     for (int32_t i = 0; i < g->npieces; i++) {
         const struct hvi_piece *p = &g->pieces[i];
@@ -205,12 +323,19 @@ void hvi_shm_share_begin(struct hvi_shm *s)
         memset(to, 0, sizeof(*to));
         if (size == 0)
             continue;
-        to->in_direct = place(s, p->in_mem, p->in, size, &to->in_block, &to->in_offset);
-        to->out_direct = p->out != NULL && place(s, p->out_mem, p->out, size,
-                                                 &to->out_block, &to->out_offset);
-        s->all_direct = s->all_direct && to->in_direct && to->out_direct;
+        if (place(s, p->in_mem, p->in, size, &to->in_block, &to->in_offset))
+            to->in_reach = HVI_SHM_READ;
+        if (p->out != NULL &&
+            place(s, p->out_mem, p->out, size, &to->out_block, &to->out_offset)) {
+            to->out_reach = HVI_SHM_READ;
+            lend(s, p, size, to);
+        }
+        s->all_direct = s->all_direct && to->in_reach != HVI_SHM_STAGED &&
+                        to->out_reach != HVI_SHM_STAGED;
     }
     s->all_direct = s->all_direct && s->shares;
+    if (!reserve(s->share))
+        lend_nothing(s);
 }
 
 /* ---- the reader's side */
@@ -240,7 +365,7 @@ static bool map_block(struct hvi_shm *s, int local, uint32_t i)
 
 /* Where one side of a peer's piece lies; false: the peer's table makes no sense. */
 static bool locate(struct hvi_shm *s, int local, uint32_t block, bool direct,
-                   uint64_t offset, size_t size_bytes, const uint8_t **out)
+                   uint64_t offset, size_t size_bytes, uint8_t **out)
 {
     const struct hvi_shm_view *v;
     bool mapped;
@@ -284,16 +409,55 @@ static enum hvd_status read_places(struct hvi_shm *s, int32_t member,
         struct hvi_shm_source *to = &s->share->sources[local][i];
         size_t size = (size_t)s->g->pieces[i].count * s->facts.elem_size;
 
-        if (!locate(s, local, p.in_block, p.in_direct != 0, p.in_offset, size,
-                    &to->in) ||
-            !locate(s, local, p.out_block, p.out_direct != 0, p.out_offset, size,
-                    &to->out))
+        if (!locate(s, local, p.in_block, p.in_reach != HVI_SHM_STAGED, p.in_offset,
+                    size, &to->in) ||
+            !locate(s, local, p.out_block, p.out_reach != HVI_SHM_STAGED, p.out_offset,
+                    size, &to->out))
             return hvi_fail(err, HVD_EPROTO,
                             "shm: the shared memory of rank %d is not what it says",
                             (int)s->g->members[member]);
     }
     s->share->reads[member] = true;
     return HVD_OK;
+}
+
+/* What all members' pages leave of a piece. */
+static struct hvi_span written_of(const struct hvi_shm *s, int32_t piece)
+{
+    int64_t es = (int64_t)s->facts.elem_size;
+    int64_t size = s->g->pieces[piece].count * es;
+    int64_t first = 0;
+    int64_t end = size;
+
+    for (int32_t m = 0; m < s->g->nmembers; m++) {
+        const struct hvi_shm_place *p = &hvi_shm_places(s, s->peers[m])[piece];
+        struct hvi_span pages = whole_pages(p->out_offset, (size_t)size);
+
+        if (p->out_reach != HVI_SHM_WRITTEN)
+            return (struct hvi_span){0, 0};
+        first = pages.first > first ? pages.first : first;
+        end = pages.first + pages.count < end ? pages.first + pages.count : end;
+    }
+    first = (first + es - 1) / es;
+    end /= es;
+    return first < end ? (struct hvi_span){first, end - first}
+                       : (struct hvi_span){0, 0};
+}
+
+static void find_written(struct hvi_shm *s)
+{
+    struct hvi_shm_share *h = s->share;
+    int64_t sum = 0;
+
+    for (int32_t m = 0; m < s->g->nmembers; m++)
+        if (m == s->g->me ? !s->shares : !h->reads[m])
+            return;
+    for (int32_t i = 0; i < s->g->npieces; i++) {
+        h->written[i] = written_of(s, i);
+        sum += h->written[i].count;
+    }
+    h->writes = sum > 0;
+    h->writes_most = sum > s->plan.total / 2;
 }
 
 enum hvd_status hvi_shm_share_read(struct hvi_shm *s, int64_t step, struct hvi_err *err)
@@ -303,7 +467,19 @@ enum hvd_status hvi_shm_share_read(struct hvi_shm *s, int64_t step, struct hvi_e
     for (int32_t m = 0; m < s->g->nmembers && rc == HVD_OK; m++)
         if (m != s->g->me && hvi_shm_line(s, m, step)->places)
             rc = read_places(s, m, err);
+    if (rc == HVD_OK)
+        find_written(s);
     return rc;
+}
+
+struct hvi_span hvi_shm_share_written(const struct hvi_shm *s, int32_t piece)
+{
+    return s->share->writes ? s->share->written[piece] : (struct hvi_span){0, 0};
+}
+
+bool hvi_shm_share_writes_most(const struct hvi_shm *s)
+{
+    return s->share->writes_most;
 }
 
 const uint8_t *hvi_shm_share_in(const struct hvi_shm *s, int32_t member, int32_t piece)
@@ -312,7 +488,7 @@ const uint8_t *hvi_shm_share_in(const struct hvi_shm *s, int32_t member, int32_t
                                    : NULL;
 }
 
-const uint8_t *hvi_shm_share_out(const struct hvi_shm *s, int32_t member, int32_t piece)
+uint8_t *hvi_shm_share_out(const struct hvi_shm *s, int32_t member, int32_t piece)
 {
     return s->share->reads[member] ? s->share->sources[s->peers[member]][piece].out
                                    : NULL;

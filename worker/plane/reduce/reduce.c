@@ -26,7 +26,6 @@
 
 /* Bytes of one scratch block: five of them stay well inside a 32 KiB cache. */
 #define BLOCK_BYTES 4096
-#define LINE_BYTES 64
 
 /* ---- the table */
 
@@ -225,8 +224,9 @@ struct fold {
     hvi_narrow_fn *narrow; /* likewise */
     hvi_scale_fn *scale;   /* of the type that folds */
     const void *const *src;
-    char *out, *also; /* also: out is copied there; or NULL */
-    int nsrc;
+    char *out;
+    void *const *also; /* [nalso] out is copied there */
+    int nsrc, nalso;
     uint32_t dtype;
     int64_t count, size; /* elements; bytes of one in memory */
     double pre, post;
@@ -235,17 +235,6 @@ struct fold {
     bool again; /* one source alone is folded with itself: makes bool 0 or 1 */
     bool stream, also_stream;
 };
-
-/* The block after this one of a source on its way into the cache: hardware follows a
- * stream only to the end of a page, and a fold reads several. */
-static void expect_next(const struct fold *f, const char *p, int64_t at, int64_t count)
-{
-    int64_t first = count * f->size;
-    int64_t end = min_i64(2 * first, (f->count - at) * f->size);
-
-    for (int64_t i = first; i < end; i += LINE_BYTES)
-        __builtin_prefetch(p + i);
-}
 
 /* Source k of this block as the type that folds: in place, or in scratch. With `staged`
  * the others were rounded after their scaling, so own is as well: the result must not
@@ -256,7 +245,6 @@ static const void *fetch(const struct fold *f, int k, int64_t at, int64_t count,
     const void *p = (const char *)f->src[k] + at * f->size;
     bool scaled = f->pre != 1.0 && (!f->staged || k == f->own);
 
-    expect_next(f, p, at, count);
     if (scaled && f->staged) {
         scale_block(f->isa, scratch, p, count, f->dtype, f->pre);
         p = scratch;
@@ -302,13 +290,16 @@ static void finish(const struct fold *f, const void *value, void *acc, void *out
 
 static void put_also(const struct fold *f, const void *out, int64_t at, int64_t count)
 {
-    char *to = f->also + at * f->size;
     size_t size_bytes = (size_t)(count * f->size);
 
-    if (f->also_stream)
-        f->isa->stream(to, out, size_bytes);
-    else
-        memcpy(to, out, size_bytes);
+    for (int k = 0; k < f->nalso; k++) {
+        char *to = (char *)f->also[k] + at * f->size;
+
+        if (f->also_stream)
+            f->isa->stream(to, out, size_bytes);
+        else
+            memcpy(to, out, size_bytes);
+    }
 }
 
 static void fold_block(const struct fold *f, int64_t at, int64_t count)
@@ -341,8 +332,7 @@ static void fold_block(const struct fold *f, int64_t at, int64_t count)
     }
     HVI_ASSERT(n > 0);
     finish(f, group[0], acc, out, count);
-    if (f->also != NULL) /* from the first-level cache */
-        put_also(f, out, at, count);
+    put_also(f, out, at, count); /* from the first-level cache */
 }
 
 static int count_sources(const void *const *src, int nsrc, int *last)
@@ -400,8 +390,9 @@ static void fold_all(struct fold *f, uint32_t op)
         hvi_reduce_neutral(f->out, f->count, f->dtype, op);
     else
         hvi_reduce_copy(f->out, f->src[last], (size_t)(f->count * f->size), f->stream);
-    if (f->also != NULL)
-        hvi_reduce_copy(f->also, f->out, (size_t)(f->count * f->size), f->also_stream);
+    for (int k = 0; k < f->nalso; k++)
+        hvi_reduce_copy(f->also[k], f->out, (size_t)(f->count * f->size),
+                        f->also_stream);
 }
 
 void hvi_reduce_fold(void *out, const void *const *src, int nsrc, int64_t count,
@@ -422,13 +413,15 @@ void hvi_reduce_fold(void *out, const void *const *src, int nsrc, int64_t count,
     fold_all(&f, op);
 }
 
-void hvi_reduce_fold_to_both(void *out, void *also, const void *const *src, int nsrc,
-                             int64_t count, uint32_t dtype, uint32_t op, double pre,
-                             double post, bool also_stream)
+void hvi_reduce_fold_to_all(void *out, void *const *also, int nalso,
+                            const void *const *src, int nsrc, int64_t count,
+                            uint32_t dtype, uint32_t op, double pre, double post,
+                            bool also_stream)
 {
     struct fold f = {.src = src,
                      .out = out,
                      .also = also,
+                     .nalso = nalso,
                      .nsrc = nsrc,
                      .dtype = dtype,
                      .count = count,

@@ -50,13 +50,15 @@ void hvi_reduce_fold(void *out, const void *const *src, int nsrc, int64_t count,
                      uint32_t dtype, uint32_t op, double pre, bool staged, int own,
                      double post, bool stream);
 
-/** The same (staged == false, out with ordinary stores), and also[i] = out[i], with
- *  non-temporal ones when also_stream. `also` is no part of out or of any source. For a
- *  result that is needed twice: out first, because where it replaces a source its lines
- *  are in the cache already. */
-void hvi_reduce_fold_to_both(void *out, void *also, const void *const *src, int nsrc,
-                             int64_t count, uint32_t dtype, uint32_t op, double pre,
-                             double post, bool also_stream);
+/** The same (staged == false, out with ordinary stores), and also[k][i] = out[i] for nalso
+ *  copies, with non-temporal stores when also_stream. Each of them is one of the sources
+ *  (exactly, not shifted) or no part of any, and no part of out. For a result that is
+ *  needed more than once: out first, because where it replaces a source its lines are in
+ *  the cache already. */
+void hvi_reduce_fold_to_all(void *out, void *const *also, int nalso,
+                            const void *const *src, int nsrc, int64_t count,
+                            uint32_t dtype, uint32_t op, double pre, double post,
+                            bool also_stream);
 
 /** out[i] = in[i] * scale in the type's rule, one rounding; in == out allowed;
  * scale 1.0 is a copy. What a rank does when it stages its input. */
