@@ -12,7 +12,7 @@ PATH=$T/bin:$PATH
 
 # An attacher of our own. usage: attacher.py DIR RANK FUNCTION
 cat >attacher.py <<'END_PY'
-import os, re, signal, socket, struct, subprocess, sys, time
+import os, re, select, signal, socket, struct, subprocess, sys, time
 
 def frame(kind, body):
     return struct.pack("<HBBHHI", 0x4856, 1, 0, kind, 0, len(body)) + body
@@ -48,31 +48,28 @@ def data_of(output):
         at += 1
     return output[at + 1:]
 
-def await_(seconds, what, is_so):
-    limit = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < limit, "did not come within %d s: %s" % (seconds, what)
-        time.sleep(0.01)
+def await_end(seconds, what, pid):
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    assert select.select([fd], [], [], seconds)[0], "did not come within %d s: the end of %s" % (seconds, what)
+    os.close(fd)
 
 def attach_and_be_late(rank):
     """Attached, with all that the rank wrote unread, and nobody else whom hvdrun waits for."""
     s = attach(rank)
+    children = open("/proc/%s/task/%s/children" % (os.environ["JOB"], os.environ["JOB"])).read()
+    assert len(children.split()) >= 2, "hvdrun has no agent and coordinator: " + children
     open("attached", "w").close()
-    await_(15, "all that the rank writes", lambda: os.path.exists("ended"))
-    children = "/proc/%s/task/%s/children" % (os.environ["JOB"], os.environ["JOB"])
-    await_(15, "the end of agent and coordinator", lambda: open(children).read() == "")
+    for pid in map(int, children.split()):
+        await_end(15, "agent and coordinator", pid)
     return s
 
 def late(rank):
     """Reads only when the rank has ended; everything is there, and how it ended."""
     got = list(frames(attach_and_be_late(rank)))
     print(sum(len(data_of(body)) for kind, body in got if kind == 115), got[-1][0])
-
-def runs(pid):
-    try:
-        return open("/proc/%s/stat" % pid).read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 def holds(rank):
     """Reads late all that there is, and then neither ends nor closes."""
@@ -83,7 +80,7 @@ def holds(rank):
             break
     print(last, flush=True)
     begun = time.monotonic()
-    await_(10, "hvdrun's end", lambda: not runs(os.environ["JOB"]))
+    await_end(10, "hvdrun", int(os.environ["JOB"]))
     print(int(1000 * (time.monotonic() - begun)))
 
 def paste(rank):
@@ -132,7 +129,6 @@ cat >prints <<'END_SH'
 until [ -e attached ]; do sleep 0.01; done
 stty raw
 head -c 330000 /dev/zero | tr '\0' x
-touch ended
 END_SH
 chmod +x prints
 start hvdrun -np 1 --debug --debugger env ./prints
@@ -145,7 +141,7 @@ await 5 "the end of the runtime directory" stays_nothing
 echo "ok who reads late gets all that a rank has written before its end"
 
 # ---- holds on
-rm -f attached ended
+rm -f attached
 start hvdrun -np 1 --debug --debugger env ./prints
 got=$(JOB=$job timeout 50 python3 attacher.py "$dir" 0 holds) || die "who does not close: $got"
 wait $job

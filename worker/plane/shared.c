@@ -115,9 +115,9 @@ bool hvi_shared_take_back(struct hvi_shared *m, size_t offset, size_t size_bytes
     if (mremap(own, size_bytes, size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) != at)
         return false;
     atomic_store(&m->parted, true);
-    (void)!fallocate(
-        m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
-        (off_t)size_bytes); /* nobody needs them; if not now, with the block */
+    /* Nobody needs the old ones; what stays of them goes with the block. */
+    (void)!fallocate(m->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+                     (off_t)size_bytes);
     return true;
 }
 

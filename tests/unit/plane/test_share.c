@@ -219,27 +219,44 @@ static bool is_inner(const struct pair *w, int r, int64_t i)
                                            from + COUNT * sizeof(float);
 }
 
-/* Both have filled; one alone folds. */
-static void fold_one(struct pair *w, int r)
+/* Of a second group rank 1 has filled all, and waits. */
+static void begin_second(struct pair *w)
 {
     struct hvi_err err = {{0}};
 
+    run(w);
     start(w);
-    cr_assert_eq(progress(w, !r, &err), HVD_INPROGRESS);
-    cr_assert_eq(progress(w, r, &err), HVD_INPROGRESS);
+    cr_assert_eq(progress(w, 1, &err), HVD_INPROGRESS);
+}
+
+static void give_up(struct pair *w, int r)
+{
+    w->p[r]->ops->abort(w->p[r], HVD_EPEER);
+    w->p[r]->ops->take_back(w->p[r]);
+}
+
+/* As a peer sees it; unmapped by the caller. */
+static uint8_t *map(const struct hvi_shared *m)
+{
+    uint8_t *seen =
+        hvi_shared_map((int)getpid(), m->fd, m->inode, m->device, m->size_bytes);
+
+    cr_assert_not_null(seen);
+    return seen;
 }
 
 Test(share, who_folds_a_slice_stores_it_to_all, .timeout = 10)
 {
-    for (size_t at = 0; at <= 4096; at += 1364) { /* with few, some, no whole pages */
+    for (size_t at = 0; at <= 4096; at += 1364) { /* pages in the same places, or not */
+        struct hvi_err err = {{0}};
         struct pair w;
         int stored = 0;
 
         make(&w);
         for (int r = 0; r < 2; r++)
             use_block(&w, r, r == 0 ? 0 : at);
-        run(&w);
-        fold_one(&w, 0);
+        begin_second(&w);
+        cr_assert_eq(progress(&w, 0, &err), HVD_INPROGRESS);
         for (int i = 0; i < COUNT; i++) {
             int mine = (int)((const float *)w.piece[0].out)[i];
             int theirs = (int)((const float *)w.piece[1].out)[i];
@@ -295,14 +312,9 @@ Test(share, a_late_store_arrives_nowhere, .timeout = 10)
 
         make(&w);
         use_block(&w, 1, at);
-        run(&w);
-        start(&w);
-        cr_assert_eq(progress(&w, 1, &err), HVD_INPROGRESS);
-        other = hvi_shared_map((int)getpid(), w.mem[1]->fd, w.mem[1]->inode,
-                               w.mem[1]->device, w.mem[1]->size_bytes);
-        cr_assert_not_null(other);
-        w.p[1]->ops->abort(w.p[1], HVD_EPEER);
-        w.p[1]->ops->take_back(w.p[1]);
+        begin_second(&w);
+        other = map(w.mem[1]);
+        give_up(&w, 1);
         for (int i = 0; i < COUNT; i++)
             cr_assert_eq((int)((const float *)w.piece[1].out)[i], i % 100 + 1,
                          "element %d has changed", i);
@@ -319,16 +331,12 @@ Test(share, a_late_store_arrives_nowhere, .timeout = 10)
 
 Test(share, what_was_taken_back_is_staged_from_then_on, .timeout = 10)
 {
-    struct hvi_err err = {{0}};
     struct pair old;
     struct pair w;
 
     make(&old);
-    run(&old);
-    start(&old);
-    cr_assert_eq(progress(&old, 1, &err), HVD_INPROGRESS);
-    old.p[1]->ops->abort(old.p[1], HVD_EPEER);
-    old.p[1]->ops->take_back(old.p[1]);
+    begin_second(&old);
+    give_up(&old, 1);
     make(&w);
     hvi_shared_free(w.mem[1]);
     w.mem[1] = old.mem[1];
@@ -344,18 +352,14 @@ Test(share, what_was_taken_back_is_staged_from_then_on, .timeout = 10)
 
 Test(share, a_group_in_flight_is_taken_back_when_its_plane_goes, .timeout = 10)
 {
-    struct hvi_err err = {{0}};
     struct pair w;
     struct hvi_shared *m;
     uint8_t *other;
 
     make(&w);
-    run(&w);
-    start(&w);
-    cr_assert_eq(progress(&w, 1, &err), HVD_INPROGRESS);
+    begin_second(&w);
     m = w.mem[1];
-    other = hvi_shared_map((int)getpid(), m->fd, m->inode, m->device, m->size_bytes);
-    cr_assert_not_null(other);
+    other = map(m);
     hvi_shared_ref(m);
     drop(&w);
     memset(m->data, 1, hvi_shared_page());

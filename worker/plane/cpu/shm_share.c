@@ -78,7 +78,7 @@ struct hvi_shm_share {
     int nlent;
     uint8_t *spare; /* private pages that take the place of lent ones; NULL: none */
     size_t spare_bytes;
-    struct hvi_span *written; /* [npieces] when some piece is */
+    struct hvi_span *written; /* [npieces] elements, if writes */
     bool writes, writes_most;
 };
 
@@ -394,6 +394,22 @@ static bool have_rows(struct hvi_shm_share *h, int local)
     return h->views[local] != NULL && h->sources[local] != NULL;
 }
 
+/* Only what all members lend of a piece is stored to. */
+static void narrow(struct hvi_span *written, const struct hvi_shm_place *p,
+                   size_t size_bytes)
+{
+    struct hvi_span pages = {0, 0};
+    int64_t end = written->first + written->count;
+
+    if (p->out_reach == HVI_SHM_WRITTEN)
+        pages = whole_pages(p->out_offset, size_bytes);
+    if (pages.first > written->first)
+        written->first = pages.first;
+    if (pages.first + pages.count < end)
+        end = pages.first + pages.count;
+    written->count = end > written->first ? end - written->first : 0;
+}
+
 static enum hvd_status read_places(struct hvi_shm *s, int32_t member,
                                    struct hvi_err *err)
 {
@@ -416,45 +432,37 @@ static enum hvd_status read_places(struct hvi_shm *s, int32_t member,
             return hvi_fail(err, HVD_EPROTO,
                             "shm: the shared memory of rank %d is not what it says",
                             (int)s->g->members[member]);
+        if (s->shares)
+            narrow(&s->share->written[i], &p, size);
     }
     s->share->reads[member] = true;
     return HVD_OK;
 }
 
-/* What all members' pages leave of a piece. */
-static struct hvi_span written_of(const struct hvi_shm *s, int32_t piece)
+static void begin_written(struct hvi_shm *s)
 {
-    int64_t es = (int64_t)s->facts.elem_size;
-    int64_t size = s->g->pieces[piece].count * es;
-    int64_t first = 0;
-    int64_t end = size;
+    for (int32_t i = 0; i < s->g->npieces; i++) {
+        size_t size = (size_t)s->g->pieces[i].count * s->facts.elem_size;
 
-    for (int32_t m = 0; m < s->g->nmembers; m++) {
-        const struct hvi_shm_place *p = &hvi_shm_places(s, s->peers[m])[piece];
-        struct hvi_span pages = whole_pages(p->out_offset, (size_t)size);
-
-        if (p->out_reach != HVI_SHM_WRITTEN)
-            return (struct hvi_span){0, 0};
-        first = pages.first > first ? pages.first : first;
-        end = pages.first + pages.count < end ? pages.first + pages.count : end;
+        s->share->written[i] = (struct hvi_span){0, (int64_t)size};
+        narrow(&s->share->written[i], &hvi_shm_places(s, s->local)[i], size);
     }
-    first = (first + es - 1) / es;
-    end /= es;
-    return first < end ? (struct hvi_span){first, end - first}
-                       : (struct hvi_span){0, 0};
 }
 
-static void find_written(struct hvi_shm *s)
+/* From bytes to elements. */
+static void end_written(struct hvi_shm *s)
 {
     struct hvi_shm_share *h = s->share;
+    int64_t es = (int64_t)s->facts.elem_size;
     int64_t sum = 0;
 
-    for (int32_t m = 0; m < s->g->nmembers; m++)
-        if (m == s->g->me ? !s->shares : !h->reads[m])
-            return;
     for (int32_t i = 0; i < s->g->npieces; i++) {
-        h->written[i] = written_of(s, i);
-        sum += h->written[i].count;
+        struct hvi_span *w = &h->written[i];
+        int64_t end = (w->first + w->count) / es;
+
+        w->first = (w->first + es - 1) / es;
+        w->count = end > w->first ? end - w->first : 0;
+        sum += w->count;
     }
     h->writes = sum > 0;
     h->writes_most = sum > s->plan.total / 2;
@@ -463,12 +471,20 @@ static void find_written(struct hvi_shm *s)
 enum hvd_status hvi_shm_share_read(struct hvi_shm *s, int64_t step, struct hvi_err *err)
 {
     enum hvd_status rc = HVD_OK;
+    bool all = s->shares;
 
-    for (int32_t m = 0; m < s->g->nmembers && rc == HVD_OK; m++)
-        if (m != s->g->me && hvi_shm_line(s, m, step)->places)
+    if (s->shares)
+        begin_written(s);
+    for (int32_t m = 0; m < s->g->nmembers && rc == HVD_OK; m++) {
+        if (m == s->g->me)
+            continue;
+        if (hvi_shm_line(s, m, step)->places)
             rc = read_places(s, m, err);
-    if (rc == HVD_OK)
-        find_written(s);
+        else
+            all = false;
+    }
+    if (rc == HVD_OK && all)
+        end_written(s);
     return rc;
 }
 
